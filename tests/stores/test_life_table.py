@@ -3,17 +3,92 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import hookonce.stores
-from hookonce.stores.life import LIFE, State, Step
+from hookonce.stores import life
+from hookonce.stores.life import (
+    LIFE,
+    NEW,
+    Answer,
+    Letter,
+    Moment,
+    Queued,
+    Record,
+    State,
+    Step,
+    Then,
+)
+from hookonce.stores.values import Claimed, DeadReason, DeliveryKey, Token
 
 STORES = Path(hookonce.stores.__file__).parent
 ROWS = {f"{state.name}.{step.value}" for state, steps in LIFE.items() for step in steps}
 LIVE = {State.CLAIMED, State.FETCHED, State.SAVED_CLAIMED, State.KEPT, State.REPLAYED}
 OWNERS = {Step.EXTEND, Step.RELEASE, Step.KEEP, Step.SAVE, Step.BURY}
+KEEPS = {Step.KEEP, Step.SAVE, Step.KEEP_IN_FLIGHT, Step.SAVE_IN_FLIGHT}
+ALWAYS_DONE = {Step.COMPLETE, Step.DISCARD}
+CHANGES = {Answer.GRANTED, Answer.STORED, Answer.APPLIED}
+
+# A delivery that is kept already, or need not be kept, changes no record.
+DRIVEN = [
+    (state, step)
+    for state, steps in LIFE.items()
+    for step, then in steps.items()
+    if then.answer in CHANGES
+    and step not in ALWAYS_DONE
+    and not (step in KEEPS and then.state is state)
+]
+
+KEY, TOKEN = DeliveryKey("default:evt_1"), Token("owner")
+OWNED = Claimed(KEY, TOKEN, 1, frozenset(), 30.0)
+MOMENT = Moment(now=100.0, unix=1_000.0, expires=9_000.0)
+LEASE_OVER = MOMENT._replace(now=130.0)
+SCHEDULE_OVER = MOMENT._replace(unix=2_000.0)
+DEAD_AT = SCHEDULE_OVER.unix
+
+QUEUED = Queued(Token("enqueued"), MOMENT.now, 0.0)
+DEAD = Letter(DeadReason.EXHAUSTED, "", MOMENT.unix, is_kept=False)
+KEPT = DEAD._replace(is_kept=True)
+SAVED = KEPT._replace(buried_at=DEAD_AT, is_saved=True)
+
+UNCLAIMED = {
+    State.FREE: NEW._replace(token=TOKEN, lease=30.0),
+    State.WAITING: NEW._replace(token=TOKEN, lease=30.0, queued=QUEUED),
+    State.SAVED: NEW._replace(token=TOKEN, lease=30.0, letter=SAVED),
+    State.INTERRUPTED: NEW._replace(token=TOKEN, lease=30.0, letter=KEPT),
+    State.DEAD: NEW._replace(token=TOKEN, lease=30.0, letter=DEAD),
+}
+RECORDS = UNCLAIMED | {
+    claimed: UNCLAIMED[LIFE[claimed][Step.EXPIRE].state]._replace(until=LEASE_OVER.now)
+    for claimed in LIVE
+}
+
+
+STEPS: dict[Step, Callable[[Record], tuple[object, Record]]] = {
+    Step.CLAIM: lambda record: life.claim(record, MOMENT, KEY, TOKEN, 30.0),
+    Step.FETCH: lambda record: life.fetch(record, MOMENT, KEY, TOKEN, 30.0),
+    Step.REPLAY: lambda record: life.replay(record, MOMENT, KEY, TOKEN, 30.0),
+    Step.ENQUEUE: lambda record: life.enqueue(record, MOMENT, TOKEN),
+    Step.EXTEND: lambda record: life.extend(record, MOMENT, OWNED),
+    Step.RELEASE: lambda record: life.release(record, MOMENT, OWNED),
+    Step.KEEP: lambda record: life.keep(record, MOMENT, OWNED),
+    Step.SAVE: lambda record: life.keep(record, MOMENT, OWNED, DEAD_AT),
+    Step.KEEP_IN_FLIGHT: lambda record: (None, life.keep_in_flight(record, MOMENT)),
+    Step.SAVE_IN_FLIGHT: lambda record: (None, life.keep_in_flight(record, MOMENT, DEAD_AT)),
+    Step.BURY: lambda record: life.bury(record, MOMENT, OWNED, DeadReason.REJECTED),
+}
+
+
+def state_after(record: Record, step: Step) -> State:
+    """Return the state of an event after a step, or after the time of that step has passed."""
+    if step is Step.EXPIRE:
+        return life.state_of(record, LEASE_OVER)
+    if step is Step.END:
+        return life.state_of(record, SCHEDULE_OVER)
+    return life.state_of(STEPS[step](record)[1], MOMENT)
 
 
 def cited(*files: Path) -> set[str]:
@@ -54,3 +129,29 @@ def test_exactly_what_was_saved_ends_by_itself() -> None:
 def test_an_owner_may_take_its_steps_in_every_state_but_done() -> None:
     for state in State:
         assert (set(LIFE[state]) & OWNERS == OWNERS) is (state is not State.DONE)
+
+
+@pytest.mark.parametrize("state", RECORDS)
+def test_a_record_shows_its_state(state: State) -> None:
+    assert life.state_of(RECORDS[state], MOMENT) is state
+
+
+@pytest.mark.parametrize(("state", "step"), DRIVEN)
+def test_a_step_leads_to_the_next_state_of_its_row_and_with_a_wrong_row_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, state: State, step: Step
+) -> None:
+    answer, right = LIFE[state][step]
+    assert state_after(RECORDS[state], step) is right
+    if step in {Step.EXPIRE, Step.END}:
+        wrong = state
+    else:
+        wrong = State.DEAD if right is State.FREE else State.FREE
+    monkeypatch.setitem(LIFE[state], step, Then(answer, wrong))
+    assert state_after(RECORDS[state], step) is not right
+
+
+def test_a_row_that_changes_no_record_keeps_its_state() -> None:
+    for state, steps in LIFE.items():
+        for step, then in steps.items():
+            if (state, step) not in DRIVEN:
+                assert then.state is (State.DONE if step in ALWAYS_DONE else state)

@@ -121,14 +121,15 @@ class Answer(Enum):
 
 
 class Then(NamedTuple):
-    """What a step answers, and the state after it."""
+    """The answer of a step, and the next state."""
 
     answer: Answer
     state: State
 
 
-# A step that is not in its state's rows finds nothing to do and changes nothing: there is nothing
-# to take or to replay, no letter to discard, no lease to run out, and of what is done no owner.
+# The steps read their answers and next states from here. A step that a state lacks changes nothing:
+# there is no event to fetch, no dead letter to replay or discard, no lease to expire, and a done
+# event has no owner. `complete` and `discard` always lead to DONE.
 LIFE: dict[State, dict[Step, Then]] = {
     State.FREE: {
         Step.CLAIM: Then(Answer.GRANTED, State.CLAIMED),
@@ -280,6 +281,15 @@ LIFE: dict[State, dict[Step, Then]] = {
     },
 }
 
+# What the record of an event holds in a state: `state_of` reads the state from it, and each step
+# writes what the next state of its row needs.
+_LIVE = {State.CLAIMED, State.FETCHED, State.SAVED_CLAIMED, State.KEPT, State.REPLAYED}
+_IN_INBOX = {State.WAITING, State.FETCHED}
+_SAVED = {State.SAVED, State.SAVED_CLAIMED}
+_KEPT = {State.KEPT, State.INTERRUPTED}
+_DEAD = {State.DEAD, State.REPLAYED}
+_WITH_LETTER = _SAVED | _KEPT | _DEAD
+
 # A history is for a person to read; it is written anew with each failure.
 MAX_HISTORY = 20
 MAX_HISTORY_ERROR_CHARACTERS = 1_000
@@ -381,19 +391,21 @@ class Moment(NamedTuple):
 
 
 def state_of(record: Record, moment: Moment) -> State:
-    """Return the state an event is in; it ends by itself when a lease does."""
+    """Return the state of an event at this moment; leases and schedules end without a call."""
     if moment.unix < record.done_until:
         return State.DONE
-    is_live = moment.now < record.until
-    if record.letter is not None:
-        if record.letter.may_come(moment):
-            return State.SAVED_CLAIMED if is_live else State.SAVED
-        if record.letter.is_kept:
-            return State.KEPT if is_live else State.INTERRUPTED
-        return State.REPLAYED if is_live else State.DEAD
-    if record.queued is not None:
-        return State.FETCHED if is_live else State.WAITING
-    return State.CLAIMED if is_live else State.FREE
+    letter = record.letter
+    if letter is not None:
+        state = State.KEPT if letter.is_kept else State.REPLAYED
+        if letter.is_saved:
+            state = State.SAVED_CLAIMED
+    else:
+        state = State.CLAIMED if record.queued is None else State.FETCHED
+    if moment.now >= record.until:
+        state = LIFE[state][Step.EXPIRE].state
+    if letter is not None and letter.is_saved and moment.unix >= letter.buried_at:
+        state = LIFE[state][Step.END].state
+    return state
 
 
 _KNOWN_AS = {
@@ -430,13 +442,9 @@ def replay(
 ) -> tuple[ClaimResult | None, Record]:
     """Claim a dead letter, which stays one, or what was saved; None where there is neither."""
     record = _capped(record, moment)
-    state = state_of(record, moment)
-    if Step.REPLAY not in LIFE[state]:
+    if Step.REPLAY not in LIFE[state_of(record, moment)]:
         return None, record
-    result, after = _claim(record, moment, Step.REPLAY, key, token, lease)
-    if state is State.INTERRUPTED and after.letter is not None:
-        after = after._replace(letter=after.letter._replace(is_kept=False, is_saved=False))
-    return result, after
+    return _claim(record, moment, Step.REPLAY, key, token, lease)
 
 
 def fetch(
@@ -450,9 +458,7 @@ def fetch(
         return None, record._replace(queued=None)
     result, record = _claim(record, moment, Step.FETCH, key, token, lease)
     if isinstance(result, Claimed):
-        queued = _scheduled(record.queued, moment, lease)
-        record = record._replace(until=moment.now + lease, lease=lease, queued=queued)
-        return _own(record, key, token), record
+        return result, record._replace(queued=_scheduled(record.queued, moment, lease))
     # An attempt inside a request, in a process without the inbox, was extended meanwhile.
     queued = _scheduled(record.queued, moment, record.until - moment.now)
     return None, record._replace(queued=queued)
@@ -464,19 +470,22 @@ def fetch_again(
     """Return what the same take has taken before and still holds, with its lease begun anew."""
     if record.token != token or moment.now >= record.until:
         return None, record
-    return fetch(record, moment, key, token, lease)
+    held, record = fetch(record, moment, key, token, lease)
+    if held is None:
+        return None, record
+    return held._replace(lease=lease), record._replace(until=moment.now + lease, lease=lease)
 
 
 def enqueue(record: Record, moment: Moment, token: Token) -> tuple[EnqueueResult, Record]:
     """Give an event a place in the inbox, unless it is known."""
     record = _capped(record, moment)
-    state = state_of(record, moment)
-    answer = LIFE[state][Step.ENQUEUE].answer
+    answer, state = LIFE[state_of(record, moment)][Step.ENQUEUE]
     if answer is Answer.STORED:
         # One that is claimed is due when that attempt's lease ends.
         delay = max(0.0, record.until - moment.now)
-        queued = Queued(token, moment.now + delay, delay)
-        return Stored(), record._replace(queued=queued, letter=None)
+        queued = Queued(token, moment.now + delay, delay) if state in _IN_INBOX else None
+        letter = record.letter if state in _WITH_LETTER else None  # the inbox has its own copy
+        return Stored(), record._replace(queued=queued, letter=letter)
     if answer is Answer.WAITING:
         is_own = record.queued is not None and record.queued.put == token
         return Stored() if is_own else Waiting(), record
@@ -491,11 +500,12 @@ def extend(
     outstanding: frozenset[str] = _NONE,
 ) -> tuple[Ownership, Record]:
     """Start the lease anew, and note what has finished and what is outstanding."""
-    if record.token != claim.token:
+    state = _owners_next(record, moment, claim, Step.EXTEND)
+    if state is None:
         return Ownership.LOST, _lost(record, finished)
     finished, outstanding = _noted(record, finished, outstanding)
     return Ownership.HELD, record._replace(
-        until=moment.now + claim.lease,
+        until=moment.now + claim.lease if state in _LIVE else 0.0,
         finished=finished,
         outstanding=outstanding,
         queued=_scheduled(record.queued, moment, claim.lease),
@@ -514,24 +524,24 @@ def release(
     after: float = 0.0,
 ) -> tuple[Ownership, Record]:
     """End an attempt that did not succeed; one in the inbox is due ``after`` so many seconds."""
-    if record.token != claim.token:
+    state = _owners_next(record, moment, claim, Step.RELEASE)
+    if state is None:
         return Ownership.LOST, _lost(record, finished)
     error = error_text(error or "")
     finished, outstanding = _noted(record, finished, outstanding)
-    letter = record.letter
-    if letter is not None and letter.is_kept:
-        if not letter.may_come(moment):
-            letter = Letter(DeadReason.EXHAUSTED, error, moment.unix, is_kept=False)
-        elif error:
-            letter = letter._replace(reason=DeadReason.EXHAUSTED, error=error)
+    letter = record.letter if state in _WITH_LETTER else None
+    if state in _DEAD and (letter is None or letter.is_kept):
+        letter = Letter(DeadReason.EXHAUSTED, error, moment.unix, is_kept=False)
+    elif letter is not None and letter.is_kept and error:
+        letter = letter._replace(reason=DeadReason.EXHAUSTED, error=error)
     return Ownership.HELD, record._replace(
         token=None,
-        until=0.0,
+        until=record.until if state in _LIVE else 0.0,
         attempt=record.attempt - (not began),
         finished=finished,
         outstanding=outstanding,
         history=_failed(record, moment.unix, error),
-        queued=_scheduled(record.queued, moment, max(0.0, after)),
+        queued=_scheduled(record.queued, moment, max(0.0, after)) if state in _IN_INBOX else None,
         letter=letter,
     )
 
@@ -540,15 +550,18 @@ def keep(
     record: Record, moment: Moment, claim: Claimed, dead_at: float | None = None
 ) -> tuple[Ownership, Record]:
     """Keep the delivery of a claim, unless the event waits in the inbox or is a dead letter."""
-    if record.token != claim.token:
+    step = Step.KEEP if _is_over(dead_at, moment) else Step.SAVE
+    state = _owners_next(record, moment, claim, step)
+    if state is None:
         return Ownership.LOST, record
-    return Ownership.HELD, _kept(record, moment, dead_at)
+    return Ownership.HELD, _kept(record, moment, state, dead_at)
 
 
 def keep_in_flight(record: Record, moment: Moment, dead_at: float | None = None) -> Record:
     """Keep a delivery beside somebody else's claim, unless the event is done."""
     record = _capped(record, moment)
-    return record if state_of(record, moment) is State.DONE else _kept(record, moment, dead_at)
+    step = Step.KEEP_IN_FLIGHT if _is_over(dead_at, moment) else Step.SAVE_IN_FLIGHT
+    return _kept(record, moment, LIFE[state_of(record, moment)][step].state, dead_at)
 
 
 def bury(
@@ -561,18 +574,20 @@ def bury(
     outstanding: frozenset[str] = _NONE,
 ) -> tuple[Ownership, Record]:
     """Give an event up."""
-    if record.token != claim.token:
+    state = _owners_next(record, moment, claim, Step.BURY)
+    if state is None:
         return Ownership.LOST, _lost(record, finished)
     error = error_text(error)
     finished, outstanding = _noted(record, finished, outstanding)
+    letter = Letter(reason, error, moment.unix, is_kept=False) if state in _DEAD else None
     return Ownership.HELD, record._replace(
         token=None,
-        until=0.0,
+        until=record.until if state in _LIVE else 0.0,
         finished=finished,
         outstanding=outstanding,
         history=_failed(record, moment.unix, error),
-        queued=None,
-        letter=Letter(reason, error, moment.unix, is_kept=False),
+        queued=record.queued if state in _IN_INBOX else None,
+        letter=letter,
     )
 
 
@@ -629,11 +644,11 @@ def _claim(
     record: Record, moment: Moment, step: Step, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[ClaimResult, Record]:
     record = _capped(record, moment)
-    answer = LIFE[state_of(record, moment)][step].answer
+    answer, state = LIFE[state_of(record, moment)][step]
     if answer is Answer.GRANTED:
         if record.token is not None:
             record = _interrupted(record, moment)
-        return _granted(record, moment, key, token, lease)
+        return _granted(record, moment, state, key, token, lease)
     if answer is Answer.IN_FLIGHT:
         is_live = moment.now < record.until
         if is_live and record.token == token:
@@ -644,12 +659,15 @@ def _claim(
 
 
 def _granted(
-    record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
+    record: Record, moment: Moment, state: State, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[Claimed, Record]:
-    # Every event of an inbox comes this way, and `_replace` takes far longer.
+    letter = record.letter
+    if letter is not None and state in _DEAD:
+        letter = letter._replace(is_kept=False, is_saved=False)
+    # Every event of an inbox passes here, and `_replace` is much slower.
     record = Record(
         token,
-        moment.now + lease,
+        moment.now + lease if state in _LIVE else 0.0,
         lease,
         record.attempt + 1,
         record.finished,
@@ -657,7 +675,7 @@ def _granted(
         record.history,
         moment.expires,
         record.queued,
-        record.letter,
+        letter,
     )
     return _own(record, key, token), record
 
@@ -698,21 +716,31 @@ def _scheduled(queued: Queued | None, moment: Moment, delay: float) -> Queued | 
     return queued and Queued(queued.put, moment.now + delay, delay)
 
 
-def _kept(record: Record, moment: Moment, dead_at: float | None) -> Record:
-    """Keep a delivery that is to be a dead letter at that Unix time, by default now."""
+def _kept(record: Record, moment: Moment, state: State, dead_at: float | None) -> Record:
+    """Return the record in a state to which a delivery that is kept has led."""
     letter = record.letter
-    if record.queued is not None or (letter is not None and not letter.is_kept):
-        return record
-    if letter is None:
+    if state in _SAVED and dead_at is not None:
+        if letter is None:
+            letter = Letter(DeadReason.INTERRUPTED, "", dead_at, is_kept=True, is_saved=True)
+        letter = letter._replace(buried_at=min(letter.buried_at, dead_at))
+    elif state in _KEPT and letter is None:
         letter = Letter(DeadReason.INTERRUPTED, "", moment.unix, is_kept=True)
-    elif not letter.is_saved:  # a proof stands, whatever a later copy says
-        return record
-    if dead_at is None or dead_at <= moment.unix:
+    elif state in _KEPT and letter is not None and letter.is_saved and _is_over(dead_at, moment):
         letter = letter._replace(buried_at=moment.unix, is_saved=False)
-    else:
-        first = letter.buried_at if letter.is_saved else dead_at
-        letter = letter._replace(buried_at=min(first, dead_at), is_saved=True)
-    return record._replace(letter=letter)
+    return record if letter is record.letter else record._replace(letter=letter)
+
+
+def _is_over(dead_at: float | None, moment: Moment) -> bool:
+    """Return whether the sender will not send the event again."""
+    return dead_at is None or dead_at <= moment.unix
+
+
+def _owners_next(record: Record, moment: Moment, claim: Claimed, step: Step) -> State | None:
+    """Return the state after a step of the owner; None if the claim is lost."""
+    if record.token != claim.token:
+        return None
+    then = LIFE[state_of(record, moment)].get(step)
+    return then.state if then else None
 
 
 def _failed(record: Record, ended_at: float, error: str) -> tuple[FailedAttempt, ...]:
