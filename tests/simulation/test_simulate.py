@@ -38,6 +38,10 @@ def correct(receiver_class: type[Receiver] = Receiver, *, inbox: Inbox | None = 
     return receiver
 
 
+def _fail(event: Event[object]) -> None:
+    raise LookupError(event.id)
+
+
 def simulated(receiver: Receiver, **arguments: object) -> SimulationReport:
     settings: dict[str, object] = {"events": 100, "seed": 7, "store": "memory://", **arguments}
     return simulate(receiver, **settings)  # type: ignore[arg-type] # keywords from a dictionary
@@ -73,8 +77,15 @@ def test_a_receiver_with_an_inbox_is_simulated_in_every_mode() -> None:
         assert report.handled
 
 
+@pytest.mark.costs("5 s")
 def test_a_receiver_without_an_inbox_can_be_simulated_with_an_inbox() -> None:
     assert simulated(correct(), store=None, mode=Mode.INBOX, events=60).passed
+    # Only an inbox accepts events with a handler that always fails, so it needs far fewer requests.
+    failing = Receiver(secrets=SECRET, store="memory://")
+    failing.on("*", name="fail")(_fail)
+    modes = (Mode.INLINE, Mode.INBOX)
+    inline, inbox = (simulated(failing, store=None, mode=m, events=2, chaos=0) for m in modes)
+    assert inbox.requests == 2 < inline.requests
 
 
 def test_a_seed_repeats_the_faults() -> None:

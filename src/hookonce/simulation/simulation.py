@@ -301,7 +301,7 @@ class _Simulation:
         )
         if self._mode is Mode.INLINE:
             return copy(inbox=None)
-        if self._mode is Mode.INBOX and not hasattr(self._original, "inbox"):
+        if self._mode is Mode.INBOX and self._original.inbox is None:
             return copy(inbox=Inbox())
         return copy()
 
