@@ -1,6 +1,6 @@
-"""What processes that share a store tell each other of their work, while somebody looks.
+"""The activity feed: processes that share a store report their work while an operator watches.
 
-Nothing rests on it. It is bounded, the oldest is forgotten first, and a store may lose it.
+No promise depends on it. It is bounded, the oldest lines go first, and a store may lose lines.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 WATCHED_SECONDS = 10.0
-"""How long after somebody has looked processes go on telling."""
+"""Processes report for this long after an operator last looked."""
 
 MOST_LINES = 2000
-"""How many lines of an endpoint are kept."""
+"""The largest number of lines that are kept per endpoint."""
 
 
 class Activity(NamedTuple):
-    """What was told of an endpoint after a place.
+    """The lines about an endpoint after a place.
 
     Attributes:
-        place: where to go on the next time.
-        lines: what was told in between, oldest first; some may be forgotten already.
+        place: where the next call goes on.
+        lines: the lines in between, oldest first; some may be lost already.
 
     """
 
@@ -30,22 +30,22 @@ class Activity(NamedTuple):
 
 @runtime_checkable
 class ActivityStore(Protocol):
-    """A store that several processes share, as far as they tell each other of their work."""
+    """A store with an activity feed for the processes that share it."""
 
     async def publish(self, endpoint: str, lines: Sequence[bytes]) -> bool:
-        """Keep lines for whoever looks at an endpoint; return whether anybody does.
+        """Add lines about an endpoint, and return whether an operator watches it.
 
-        Where nobody does the lines are dropped. Without lines it only asks.
+        If no operator watches, the lines are dropped. Without lines the call only asks.
         """
         ...
 
     async def follow(self, endpoint: str, place: int | None) -> Activity:
-        """Return what was told after a place, and note that somebody looks.
+        """Return the lines after a place, and remember that an operator watches.
 
         Args:
-            endpoint: whose.
-            place: where the last call has ended; None begins with what is told from now on. A
-                place that lies ahead, of a file or server that was emptied, begins anew too.
+            endpoint: the name of the receiving endpoint.
+            place: where the last call ended; None starts with the lines from now on. So does a
+                place after the last line, which shows that the file or server was emptied.
 
         """
         ...

@@ -1,39 +1,40 @@
-"""The life of an event: its states, the steps between them, and what each step answers.
+"""The life of an event: its states, the steps between them, and the answer of each step.
 
-This file has values and pure functions. It reads no clock, makes no token and keeps nothing: a
-store brings the record of an event and the moment, and writes the record that it gets back. The
-memory store calls every function but for the first claim; SQLite does too, but for the first claim,
-put and completion of many events at once, which are rows of the table written as SQL; the Redis
-store's Lua is a second writing of it. All three name the rows they stand for, as FREE.claim.
+This file has values and pure functions. It reads no clock, makes no token and stores nothing: a
+store passes the record of an event and the moment, and writes the record that it gets back.
 
-    FREE         new, or given back: whoever brings it claims it
-    CLAIMED      an attempt runs
-    WAITING      in the inbox
+The memory store calls these functions for all but the first claim. SQLite writes the first
+claim, the first enqueue, fetch and completion as SQL over many events at once. The Redis store has
+the whole table a second time, in Lua. All three name the rows that they implement, as FREE.claim.
+
+    FREE           new, or released: the next delivery claims it
+    CLAIMED        an attempt runs
+    WAITING        in the inbox
     FETCHED        in the inbox, and an attempt runs
-    SAVED        as FREE; the delivery is kept for the case that the sender does not bring it again
-    SAVED_CLAIMED  as CLAIMED, with the delivery kept for that case
-    KEPT         an attempt runs; the delivery is kept for the case that it fails
-    INTERRUPTED  the delivery is kept, and no attempt runs any more: a dead letter
-    DEAD         a dead letter
-    REPLAYED     a dead letter, and an attempt at it runs
-    DONE         handled, or discarded by a person
+    SAVED          like FREE; the delivery is kept in case the sender does not send it again
+    SAVED_CLAIMED  like CLAIMED; the delivery is kept in case the sender does not send it again
+    KEPT           an attempt runs; the delivery is kept in case the attempt fails
+    INTERRUPTED    the delivery was kept and its attempt has ended without an answer: a dead letter
+    DEAD           a dead letter
+    REPLAYED       a dead letter, and an attempt runs
+    DONE           handled, or discarded by an operator
 
-A delivery is kept together with the time at which it is to be a dead letter. If the sender has
-proved by its signature that it will not come again, that time is now, and the event is KEPT. Else
-that time is the end of the sender's schedule. Until then the event is SAVED or SAVED_CLAIMED, and
-can be claimed as ever; then SAVED turns into INTERRUPTED, and SAVED_CLAIMED into KEPT, without any
-step.
+A delivery is kept with the time at which it becomes a dead letter. If the signature proves that the
+sender will not send the event again, that time is now, and the event is KEPT. Otherwise it is the
+end of the sender's retry schedule. Until then the event is SAVED or SAVED_CLAIMED and can be
+claimed as usual; at that time SAVED becomes INTERRUPTED, and SAVED_CLAIMED becomes KEPT.
 
-Four rules hold in every state and are no rows:
+Four rules hold in every state and are not rows of the table:
 
-- A claim has an owner, by its token. Only the owner extends, releases, keeps and buries; to anybody
-  else the claim is lost, and nothing changes. When a lease runs out the owner stays, until somebody
-  else takes the event or it is settled.
-- Who asks with the token of a live claim, or of the put, gets the first answer again.
-- A success is a fact. What has finished is remembered from a lost claim too, unless the event is
-  done, and is never outstanding again. That the event is handled anybody may record, in any state.
-- Every claim that is granted counts an attempt. One that its owner gives back without having begun
-  a handler is taken off again; one whose lease runs out is not.
+- A claim has an owner, named by a token. Only the owner extends, releases, keeps and buries. To
+  every other caller the claim is lost, and only the handlers that finished are remembered. When the
+  lease runs out the owner stays the owner until another caller claims the event or it is settled.
+- A caller that repeats a claim or an enqueue with the same token gets the first answer again.
+- A success is a fact. A handler that finished is remembered from a lost claim too, unless the event
+  is done, and is never outstanding again. In every state any caller may record that the event is
+  handled.
+- Every claim that is granted counts as an attempt. The count goes back if the owner releases the
+  claim before a handler began; it does not go back if the lease runs out.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ from .values import (
 
 
 class State(Enum):
-    """What an event is to somebody who asks for it now."""
+    """The state of an event at one moment."""
 
     FREE = "free"
     CLAIMED = "claimed"
@@ -77,11 +78,11 @@ class State(Enum):
     REPLAYED = "replayed"
     DONE = "done"
 
-    __hash__ = object.__hash__  # members are looked up at every claim; Enum hashes their names
+    __hash__ = object.__hash__  # faster: Enum would hash the name at every look-up
 
 
 class Step(Enum):
-    """What can be done to an event. The last five only its owner may take."""
+    """A step in the life of an event. Only its owner may do the last five."""
 
     CLAIM = "claim"
     ENQUEUE = "enqueue"
@@ -90,25 +91,25 @@ class Step(Enum):
     DISCARD = "discard"
     KEEP_IN_FLIGHT = "keep_in_flight"
     SAVE_IN_FLIGHT = "save_in_flight"
-    """``keep_in_flight`` with a time that has not come: the sender may bring the event again."""
+    """``keep_in_flight`` while the sender may send the event again."""
     COMPLETE = "complete"
     EXPIRE = "expire"
     """The lease runs out."""
     END = "end"
-    """The time comes at which a delivery that was saved is a dead letter."""
+    """The sender's retry schedule ends, and a saved delivery becomes a dead letter."""
     EXTEND = "extend"
     RELEASE = "release"
-    """``InboxStore.retry`` is a release, after which an event of the inbox is due later."""
+    """``InboxStore.retry`` is a release too; the event is due later."""
     KEEP = "keep"
     SAVE = "save"
-    """``keep`` with a time that has not come."""
+    """``keep`` while the sender may send the event again."""
     BURY = "bury"
 
     __hash__ = object.__hash__
 
 
 class Answer(Enum):
-    """What a step answers."""
+    """The answer of a step."""
 
     GRANTED = "granted"
     IN_FLIGHT = "in flight"
@@ -117,7 +118,7 @@ class Answer(Enum):
     DEAD = "dead"
     DONE = "done"
     APPLIED = "applied"
-    """The step was taken; of the owner's five, ``Ownership.HELD``."""
+    """The step was done; the owner's five steps answer ``Ownership.HELD``."""
 
 
 class Then(NamedTuple):
@@ -145,7 +146,7 @@ LIFE: dict[State, dict[Step, Then]] = {
     },
     State.CLAIMED: {
         Step.CLAIM: Then(Answer.IN_FLIGHT, State.CLAIMED),
-        # By a process without an inbox: it is due when that attempt's lease ends.
+        # A process without an inbox runs the attempt; the event is due when the lease ends.
         Step.ENQUEUE: Then(Answer.STORED, State.FETCHED),
         Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.KEPT),
         Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.SAVED_CLAIMED),
@@ -223,7 +224,7 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
         Step.EXPIRE: Then(Answer.APPLIED, State.INTERRUPTED),
         Step.EXTEND: Then(Answer.APPLIED, State.KEPT),
-        # Nobody will bring it again.
+        # The sender will not send it again.
         Step.RELEASE: Then(Answer.APPLIED, State.DEAD),
         Step.KEEP: Then(Answer.APPLIED, State.KEPT),
         Step.SAVE: Then(Answer.APPLIED, State.KEPT),
@@ -290,7 +291,7 @@ _KEPT = {State.KEPT, State.INTERRUPTED}
 _DEAD = {State.DEAD, State.REPLAYED}
 _WITH_LETTER = _SAVED | _KEPT | _DEAD
 
-# A history is for a person to read; it is written anew with each failure.
+# The whole history is written again at each failure, so it is bounded.
 MAX_HISTORY = 20
 MAX_HISTORY_ERROR_CHARACTERS = 1_000
 _MAX_ERROR_CHARACTERS = 4_000
@@ -299,12 +300,12 @@ _NONE: frozenset[str] = frozenset()
 
 
 class Queued(NamedTuple):
-    """An event's place in the inbox.
+    """The place of an event in the inbox.
 
     Attributes:
-        put: the token it was put with.
-        due: when it may be taken, by the clock of leases.
-        delay: by how much that was put off.
+        put: the token of the call that enqueued it.
+        due: when a worker may fetch it, by the clock of leases.
+        delay: the seconds between setting ``due`` and ``due``.
 
     """
 
@@ -314,14 +315,15 @@ class Queued(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """A dead letter, or a delivery kept for the case that nothing settles its event.
+    """A dead letter, or a kept delivery that may become one.
 
     Attributes:
-        reason: why it was given up.
+        reason: why it is, or would be, a dead letter.
         error: what failed.
-        buried_at: since when it is a dead letter, in Unix time; of a kept one, from when on.
-        is_kept: whether it is only kept, for as long as an attempt runs.
-        is_saved: whether that is so until ``buried_at`` too, since the sender may come again.
+        buried_at: Unix time at which it became, or will become, a dead letter.
+        is_kept: whether the delivery is only kept: it is no dead letter while an attempt runs.
+        is_saved: whether it is no dead letter before ``buried_at`` either, since the sender may
+            send the event again.
 
     """
 
@@ -332,25 +334,25 @@ class Letter(NamedTuple):
     is_saved: bool = False
 
     def may_come(self, moment: Moment) -> bool:
-        """Return whether the sender may still bring the event."""
+        """Return whether the sender may still send the event again."""
         return self.is_saved and moment.unix < self.buried_at
 
 
 class Record(NamedTuple):
-    """What is known of an event.
+    """The record of an event.
 
     Attributes:
-        token: the owner's; None if the last claim was settled, or there was none.
+        token: the owner's token; None if the last claim was settled, or there was none.
         until: when the lease ends, by the clock of leases.
-        lease: seconds that it lasts.
-        attempt: how many attempts count.
+        lease: the length of the lease in seconds.
+        attempt: the number of attempts that count.
         finished: the handlers that have succeeded.
         outstanding: the handlers known to have failed or not run.
         history: the last failed attempts.
-        expires: until when it is remembered if nobody asks for it, in Unix time.
-        queued: its place in the inbox.
-        letter: of a dead or kept one.
-        done_until: of a done one, until when that is remembered, in Unix time.
+        expires: Unix time at which the record is forgotten if no call changes it before.
+        queued: the place in the inbox.
+        letter: the dead letter, or the kept delivery.
+        done_until: Unix time until which a done event is remembered.
 
     """
 
@@ -368,16 +370,16 @@ class Record(NamedTuple):
 
 
 NEW = Record()
-"""Of an event that nothing is known of."""
+"""The record of an event that the store has not seen."""
 
 
 class Moment(NamedTuple):
-    """When a step is taken.
+    """The time of a step.
 
     Attributes:
-        now: by the clock of leases.
+        now: the clock of leases.
         unix: Unix time.
-        expires: until when is remembered what is granted or done now, in Unix time.
+        expires: Unix time until which an event that is claimed or done now is remembered.
 
     """
 
@@ -386,7 +388,7 @@ class Moment(NamedTuple):
     expires: float
 
     def unix_time(self, at: float) -> float:
-        """Return the Unix time that a time of the clock of leases stands for."""
+        """Return the Unix time of a time by the clock of leases."""
         return self.unix + (at - self.now)
 
 
@@ -423,7 +425,7 @@ _KNOWN_AS = {
 
 
 def known_as(record: Record, moment: Moment) -> Known | None:
-    """Return what is known of an event, or None for one that was never tried."""
+    """Return the state as operators see it; None for an event that was never tried."""
     state = state_of(record, moment)
     if state is State.FREE and record.attempt and moment.unix < record.expires:
         return Known.FAILED
@@ -433,14 +435,14 @@ def known_as(record: Record, moment: Moment) -> Known | None:
 def claim(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[ClaimResult, Record]:
-    """Claim an event for so many seconds."""
+    """Claim an event for ``lease`` seconds."""
     return _claim(record, moment, Step.CLAIM, key, token, lease)
 
 
 def replay(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[ClaimResult | None, Record]:
-    """Claim a dead letter, which stays one, or what was saved; None where there is neither."""
+    """Claim a dead letter or a saved delivery, which stays one; None if there is none."""
     record = _capped(record, moment)
     if Step.REPLAY not in LIFE[state_of(record, moment)]:
         return None, record
@@ -450,16 +452,16 @@ def replay(
 def fetch(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[Claimed | None, Record]:
-    """Claim an event of the inbox that is due; None if somebody is at it.
+    """Claim an event of the inbox that is due; None if an attempt runs.
 
-    One that is not in the inbox by its state, since something else has settled it, is taken out.
+    If another step has settled the event, it leaves the inbox.
     """
     if Step.FETCH not in LIFE[state_of(record, moment)]:
         return None, record._replace(queued=None)
     result, record = _claim(record, moment, Step.FETCH, key, token, lease)
     if isinstance(result, Claimed):
         return result, record._replace(queued=_scheduled(record.queued, moment, lease))
-    # An attempt inside a request, in a process without the inbox, was extended meanwhile.
+    # An attempt inside a request, in a process without an inbox, has extended its lease.
     queued = _scheduled(record.queued, moment, record.until - moment.now)
     return None, record._replace(queued=queued)
 
@@ -467,7 +469,7 @@ def fetch(
 def fetch_again(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[Claimed | None, Record]:
-    """Return what the same take has taken before and still holds, with its lease begun anew."""
+    """Return the claim that the same fetch made, with a new lease; None if it does not hold."""
     if record.token != token or moment.now >= record.until:
         return None, record
     held, record = fetch(record, moment, key, token, lease)
@@ -477,11 +479,11 @@ def fetch_again(
 
 
 def enqueue(record: Record, moment: Moment, token: Token) -> tuple[EnqueueResult, Record]:
-    """Give an event a place in the inbox, unless it is known."""
+    """Put an event into the inbox, unless it is known."""
     record = _capped(record, moment)
     answer, state = LIFE[state_of(record, moment)][Step.ENQUEUE]
     if answer is Answer.STORED:
-        # One that is claimed is due when that attempt's lease ends.
+        # A claimed event is due when the lease of its attempt ends.
         delay = max(0.0, record.until - moment.now)
         queued = Queued(token, moment.now + delay, delay) if state in _IN_INBOX else None
         letter = record.letter if state in _WITH_LETTER else None  # the inbox has its own copy
@@ -499,7 +501,7 @@ def extend(
     finished: frozenset[str] = _NONE,
     outstanding: frozenset[str] = _NONE,
 ) -> tuple[Ownership, Record]:
-    """Start the lease anew, and note what has finished and what is outstanding."""
+    """Restart the lease, and remember the finished and the outstanding handlers."""
     state = _owners_next(record, moment, claim, Step.EXTEND)
     if state is None:
         return Ownership.LOST, _lost(record, finished)
@@ -523,7 +525,7 @@ def release(
     began: bool = True,
     after: float = 0.0,
 ) -> tuple[Ownership, Record]:
-    """End an attempt that did not succeed; one in the inbox is due ``after`` so many seconds."""
+    """End an attempt without success; in the inbox the event is due ``after`` these seconds."""
     state = _owners_next(record, moment, claim, Step.RELEASE)
     if state is None:
         return Ownership.LOST, _lost(record, finished)
@@ -558,7 +560,7 @@ def keep(
 
 
 def keep_in_flight(record: Record, moment: Moment, dead_at: float | None = None) -> Record:
-    """Keep a delivery beside somebody else's claim, unless the event is done."""
+    """Keep a delivery during another caller's claim, unless the event is done."""
     record = _capped(record, moment)
     step = Step.KEEP_IN_FLIGHT if _is_over(dead_at, moment) else Step.SAVE_IN_FLIGHT
     return _kept(record, moment, LIFE[state_of(record, moment)][step].state, dead_at)
@@ -573,7 +575,7 @@ def bury(
     finished: frozenset[str] = _NONE,
     outstanding: frozenset[str] = _NONE,
 ) -> tuple[Ownership, Record]:
-    """Give an event up."""
+    """Make an event a dead letter."""
     state = _owners_next(record, moment, claim, Step.BURY)
     if state is None:
         return Ownership.LOST, _lost(record, finished)
@@ -592,12 +594,12 @@ def bury(
 
 
 def complete(moment: Moment) -> Record:
-    """Return the record of an event that is handled, whatever was known of it."""
+    """Return the record of an event that is handled, from whatever state."""
     return Record(done_until=moment.expires)
 
 
 def discard(record: Record, moment: Moment) -> tuple[bool, Record]:
-    """Take a dead letter for done."""
+    """Turn a dead letter into a done event; False if it is none."""
     if Step.DISCARD not in LIFE[state_of(_as_shown(record, moment), moment)]:
         return False, record
     return True, complete(moment)
@@ -614,7 +616,7 @@ def make_due(record: Record, moment: Moment) -> tuple[bool, Record]:
 def dead_letter(
     record: Record, moment: Moment, delivery: Delivery, place: str = ""
 ) -> DeadLetter | None:
-    """Return a dead letter, or what was saved, as a person sees it; None if there is none now."""
+    """Return a dead letter or a saved delivery, as an operator sees it; None if there is none."""
     record = _as_shown(record, moment)
     letter, state = record.letter, state_of(record, moment)
     if letter is None or state in {State.SAVED_CLAIMED, State.KEPT, State.DONE}:
@@ -625,7 +627,7 @@ def dead_letter(
         delivery,
         letter.reason,
         letter.error,
-        record.attempt - (state is State.REPLAYED),  # the one under way may yet succeed
+        record.attempt - (state is State.REPLAYED),  # the running attempt may succeed
         record.finished,
         letter.buried_at,
         record.history,
@@ -636,7 +638,7 @@ def dead_letter(
 
 
 def error_text(error: str) -> str:
-    """Return the text, bounded, with an escape for what no encoding can hold."""
+    """Return the text, bounded, with escapes for lone surrogates, which cannot be encoded."""
     return error[:_MAX_ERROR_CHARACTERS].encode("utf-8", "backslashreplace").decode()
 
 
@@ -685,13 +687,13 @@ def _own(record: Record, key: DeliveryKey, token: Token) -> Claimed:
 
 
 def _capped(record: Record, moment: Moment) -> Record:
-    # A lease cannot end later than it lasts, unless its clock was set back or began anew.
+    # A lease that ends later than its length allows: the clock was set back, or has restarted.
     end = moment.now + record.lease
     return record._replace(until=end) if record.until > end else record
 
 
 def _as_shown(record: Record, moment: Moment) -> Record:
-    # To a person such a lease is over: who held it has most likely gone with the clock.
+    # Shown as expired: after a restart of the clock the owner is most likely gone.
     is_over = record.until > moment.now + record.lease
     return record._replace(until=moment.now) if is_over else record
 
@@ -699,13 +701,13 @@ def _as_shown(record: Record, moment: Moment) -> Record:
 def _noted(
     record: Record, finished: frozenset[str], outstanding: frozenset[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Return what has finished and what is outstanding, with what is new of both."""
+    """Return the finished and the outstanding handlers of the record and of this step."""
     finished |= record.finished
     return finished, (record.outstanding | outstanding) - finished
 
 
 def _lost(record: Record, finished: frozenset[str]) -> Record:
-    # Without an attempt there is nothing that can have succeeded; what is done has none any more.
+    # Without an attempt no handler can have succeeded; a done event has no attempts.
     if finished <= record.finished or not record.attempt:
         return record
     finished, outstanding = _noted(record, finished, _NONE)
@@ -717,7 +719,7 @@ def _scheduled(queued: Queued | None, moment: Moment, delay: float) -> Queued | 
 
 
 def _kept(record: Record, moment: Moment, state: State, dead_at: float | None) -> Record:
-    """Return the record in a state to which a delivery that is kept has led."""
+    """Return the record with the delivery kept as the next state demands."""
     letter = record.letter
     if state in _SAVED and dead_at is not None:
         if letter is None:
@@ -744,7 +746,7 @@ def _owners_next(record: Record, moment: Moment, claim: Claimed, step: Step) -> 
 
 
 def _failed(record: Record, ended_at: float, error: str) -> tuple[FailedAttempt, ...]:
-    """Return the history, with the attempt's failure if it had one."""
+    """Return the history, with the error of this attempt if there is one."""
     if not error:
         return record.history
     failure = FailedAttempt(record.attempt, ended_at, error[:MAX_HISTORY_ERROR_CHARACTERS])

@@ -17,15 +17,15 @@ T = TypeVar("T")
 
 
 class BrokenStoreError(StoreError):
-    """A store of somebody's own has raised what its contract does not name."""
+    """A custom store raised an error other than StoreError."""
 
 
 class OutOfTimeError(TimeoutError):
-    """A time limit of ours has run out; a plain TimeoutError came from what was called."""
+    """Our time limit is over; a plain TimeoutError comes from the call itself."""
 
 
 async def within(seconds: float, call: Awaitable[T]) -> T:
-    """Return what a store's call returns; StoreError where it fails, or takes longer."""
+    """Return the result of a store's call; StoreError if it fails or takes longer."""
     try:
         return await limited(seconds, call)
     except StoreError:
@@ -41,7 +41,7 @@ async def within(seconds: float, call: Awaitable[T]) -> T:
 
 
 async def set_within(seconds: float | None, event: asyncio.Event) -> bool:
-    """Return whether an event is set, after waiting for that at most so many seconds."""
+    """Wait at most this many seconds for an event; return whether it is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -49,18 +49,18 @@ async def set_within(seconds: float | None, event: asyncio.Event) -> bool:
 
 
 def store_error(error: BaseException) -> StoreError:
-    """Return what to raise for an error that the contract of stores does not name, and log it."""
+    """Log an error other than StoreError, and return the StoreError to raise for it."""
     _log.error("the store raised an error that is no StoreError", exc_info=error)
     return BrokenStoreError(f"the store raised {type(error).__name__}")
 
 
 async def limited(seconds: float, call: Awaitable[T]) -> T:
-    """Return what an awaitable returns; raise OutOfTimeError if it takes longer than that.
+    """Return the result of an awaitable; OutOfTimeError if it takes longer.
 
     Like ``asyncio.timeout`` around an ``await``, but the timer is set when the call first waits for
     something: most bodies have arrived, and a store in memory never waits.
     """
-    # What another kind of awaitable gives, such as Granian's, may have no `send` and no `throw`.
+    # The iterator of another awaitable, such as Granian's, may have no `send` and no `throw`.
     steps = (call if isinstance(call, CoroutineType) else _awaited(call)).__await__()
     try:
         awaited = next(steps)
@@ -81,7 +81,7 @@ async def _awaited(call: Awaitable[T]) -> T:
 
 
 class _Rest(Generic[T]):
-    """What is left of a call that was run to its first wait."""
+    """The rest of a call after its first wait."""
 
     def __init__(self, steps: Generator[Any, Any, T], awaited: object) -> None:
         self._steps = steps
