@@ -19,7 +19,7 @@ from typing import Any
 import apsw
 
 from hookonce.stores.redis import RedisStore
-from hookonce.stores.redis.codec import Step, step
+from hookonce.stores.redis.codec import EncodedStep, step
 from hookonce.stores.values import Delivery, new_token
 
 from .draining import PATIENCE_SECONDS, Drained, Stopwatch
@@ -71,7 +71,7 @@ async def redis_bulk(url: str, events: int) -> Drained:
     return drained
 
 
-def _calls(given: list[Delivery]) -> Iterator[list[Step]]:
+def _calls(given: list[Delivery]) -> Iterator[list[EncodedStep]]:
     """Return calls that each complete what the one before has taken, and take more."""
     # Events are taken in the order in which they were put, so their keys are known beforehand.
     keys = [delivery.key for delivery in given]

@@ -158,7 +158,7 @@ async def test_with_too_few_replicas_nothing_counts_and_a_repeat_is_harmless(
 ) -> None:
     token = new_token()
     async with aclosing(RedisStore(replicated.url, replicas=2)) as store:
-        assert any("1 replicas and replicas=2" in text for text in await store.warnings())
+        assert any("1 replicas, fewer than replicas=2" in text for text in await store.warnings())
         with pytest.raises(StoreError, match="1 of 2 Redis replicas"):
             await store.claim(KEY, token, LEASE)
         with pytest.raises(StoreError, match="1 of 2 Redis replicas"):
@@ -311,7 +311,7 @@ async def test_a_wrong_password_is_named_and_never_shown(
     valkey: RedisServer, password: str
 ) -> None:
     async with aclosing(RedisStore(f"redis://app2:{password}@127.0.0.1:{valkey.port}")) as store:
-        with pytest.raises(StoreError, match="password are wrong") as caught:
+        with pytest.raises(StoreError, match="password is wrong") as caught:
             await store.claim(KEY, new_token(), LEASE)
         assert "wrong@" not in str(caught.value)
         assert "p@ss" not in str(caught.value)

@@ -319,7 +319,7 @@ class TestUnreachableShards:
         rest = [claim for _ in range(4) for claim in await take(store)]
         assert time.monotonic() - started < 2.0
         assert 20 <= len(first + rest) < 40
-        warned = [r for r in caplog.records if "shards that answer" in r.message]
+        warned = [r for r in caplog.records if "do not fetch from these shards" in r.message]
         assert len(warned) == 1
         proxy.recover()
 

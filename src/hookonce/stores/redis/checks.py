@@ -1,4 +1,4 @@
-"""What a server must have, and what its operator should know, found out when the store opens."""
+"""Checks of the servers' versions and configuration when the store opens."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SETTINGS = (b"maxmemory-policy", b"maxmemory", b"save", b"appendonly", b"append
 
 
 async def inspect(pools: Sequence[ConnectionPool], safety: Safety) -> tuple[str, ...]:
-    """Load the script everywhere and return what is dangerous about the servers' configuration.
+    """Load the script on every server and return warnings about the configuration.
 
     Raises:
-        StoreError: a server cannot do what the store needs.
+        StoreError: a server lacks something that the store needs.
 
     """
     warnings: list[str | None] = []
@@ -45,16 +45,16 @@ async def _inspect(connection: AbstractConnection, safety: Safety) -> list[str |
     _check_version(facts)
     if facts.get("role") == "slave":
         raise StoreError(
-            "the Redis server is a replica, which takes no writes; give the master's address,"
-            " or redis+sentinel:// and the sentinels'"
+            "the Redis server is a replica, which accepts no writes; use the address of the master,"
+            " or redis+sentinel:// with the addresses of the sentinels"
         )
     if safety.durability == "fsync":
-        # Nothing was written on this connection, so that it answers at once, or not at all.
+        # Nothing was written on this connection, so a working server answers at once.
         [reply] = await exchange(connection, [(b"WAITAOF", b"1", b"0", b"1000")])
         if isinstance(reply, Exception):
             safety.check(reply)
     if isinstance(shown, Exception):
-        _log.debug("the Redis server does not show its configuration, so it goes unchecked")
+        _log.debug("the Redis server does not show its configuration, so it is not checked")
         shown = []
     texts = [decode(text) for text in shown]
     settings = dict(zip(texts[::2], texts[1::2], strict=True))
@@ -78,7 +78,7 @@ def _check_version(facts: dict[str, str]) -> None:
     text = facts.get("redis_version", "")
     numbers = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
     if len(numbers) == 2 and numbers < _OLDEST_VERSION:
-        raise StoreError(f"the store needs Redis 7.0 or Valkey, and the server is Redis {text}")
+        raise StoreError(f"the store needs Redis 7.0 or Valkey, but the server is Redis {text}")
 
 
 def _eviction(policy: str | None, memory: str | None) -> str | None:
@@ -92,8 +92,8 @@ def _eviction(policy: str | None, memory: str | None) -> str | None:
         else "when its memory is full"
     )
     return (
-        f"the Redis server has the maxmemory-policy {policy}: {moment} it throws away what is to"
-        " be remembered, and events are lost or handled twice; set it to noeviction"
+        f"the Redis server has the maxmemory-policy {policy}: {moment} it deletes records, so"
+        " that events are lost or handled twice; set it to noeviction"
     )
 
 
@@ -101,8 +101,8 @@ def _persistence(save: str | None, append: str | None) -> str | None:
     if save != "" or append != "no":
         return None
     return (
-        "the Redis server keeps nothing on disk (save '' and appendonly no): a restart loses"
-        " accepted events, and handles done ones again; set appendonly yes"
+        "the Redis server keeps nothing on disk (save '' and appendonly no): after a restart,"
+        " accepted events are lost and done events are handled again; set appendonly yes"
     )
 
 
@@ -110,8 +110,8 @@ def _syncing(sync: str | None, safety: Safety) -> str | None:
     if safety.durability != "fsync" or sync in {None, "always"}:
         return None
     return (
-        f"the Redis server has appendfsync {sync}: some versions, Valkey 9.1 among them, then say"
-        " that it is on their disk before it is, and a power cut loses the last second; set"
+        f"the Redis server has appendfsync {sync}: some versions, such as Valkey 9.1, then"
+        " confirm a write before it is on the disk, and a power cut loses the last second; set"
         " appendfsync always"
     )
 
@@ -121,6 +121,6 @@ def _replicas(facts: dict[str, str], safety: Safety) -> str | None:
     if not connected.isdigit() or int(connected) >= safety.replicas:
         return None
     return (
-        f"the Redis server has {connected} replicas and replicas={safety.replicas} are asked for:"
-        " until there are as many, no event is accepted"
+        f"the Redis server has {connected} replicas, fewer than replicas={safety.replicas}: no"
+        " event is accepted until enough replicas are connected"
     )

@@ -1,4 +1,4 @@
-"""How the Redis store's script is spoken to: steps as bytes, its replies as values."""
+"""Encoding of the script's steps as bytes, and decoding of its replies into values."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def _joined(*parts: str) -> bytes:
     return b"\n".join((_FOLDER / f"{part}.lua").read_bytes() for part in parts)
 
 
-# Texts in a history are JSON.
+# Error texts in a history are JSON.
 _CONSTANTS = f"""
 local MOST_FAILURES, WORKER_SECONDS = {MAX_HISTORY}, {WORKER_SECONDS!r}
 local INTERRUPTED = [[{json.dumps(INTERRUPTED)}]]
 """
-# Every call makes all functions anew, and for each variable that one uses Lua goes through the open
-# variables of the function around it: there are fewer of them with a function around the steps.
+# For speed: every call creates all functions, and for each outer variable of a function, Lua
+# searches the open variables of the enclosing function. ``define_steps`` keeps that list short.
 SCRIPT = b"\n".join(
     [
         _CONSTANTS.encode(),
@@ -68,21 +68,21 @@ SCRIPT = b"\n".join(
         _joined("main"),
     ]
 )
-"""All steps in one script, so that steps of all kinds go out in one call."""
+"""All steps in one script, so that one call can run steps of every kind."""
 SCRIPT_SHA = sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()
 
-# Of a mark, so that a time before 1970 has no sign.
+# Added to the time of a watermark, so that times before 1970 are not negative.
 _TIME_ZERO = 2**63
 
 _NONE: frozenset[str] = frozenset()
 
 
-class Step(NamedTuple):
-    """One step of the script: its name, the number of its arguments and these, as they are sent.
+class EncodedStep(NamedTuple):
+    """One step of the script: its name, the number of its arguments, and the arguments.
 
     Attributes:
         request: the bytes on the wire.
-        words: how many words these are to the server.
+        words: how many words of the command these bytes are.
 
     """
 
@@ -90,9 +90,9 @@ class Step(NamedTuple):
     words: int
 
 
-def step(name: str, *arguments: str | bytes | float) -> Step:
-    """Return a step; numbers are written so that they come back as they are."""
-    # Written for the wire at once: redis-py takes that for what is bytes already.
+def step(name: str, *arguments: str | bytes | float) -> EncodedStep:
+    """Encode a step; numbers are written with all their digits."""
+    # Encoded for the wire here, since redis-py sends bytes unchanged.
     request = _head(name, len(arguments))
     for argument in arguments:
         if isinstance(argument, str):
@@ -102,31 +102,31 @@ def step(name: str, *arguments: str | bytes | float) -> Step:
         else:
             word = repr(argument).encode()
         request += b"$%d\r\n%b\r\n" % (len(word), word)
-    return Step(request, len(arguments) + 2)
+    return EncodedStep(request, len(arguments) + 2)
 
 
-def claim_step(key: DeliveryKey, token: Token, lease: float) -> Step:
-    """Return the step of a claim, as ``step`` does; every delivery has one."""
+def claim_step(key: DeliveryKey, token: Token, lease: float) -> EncodedStep:
+    """Encode a claim, faster than ``step``: every delivery makes one."""
     if not (key.isascii() and token.isascii()):
         return step("claim", key, token, lease)
     request = (
         f"$5\r\nclaim\r\n$1\r\n3\r\n${len(key)}\r\n{key}\r\n"
         f"${len(token)}\r\n{token}\r\n{_seconds(lease)}"
     )
-    return Step(request.encode(), 5)
+    return EncodedStep(request.encode(), 5)
 
 
-# A receiver has one lease, and a number takes long to be written.
+# Formatting a float is slow, and a receiver's lease never changes: cache the text.
 @lru_cache(maxsize=8)
 def _seconds(lease: float) -> str:
     return bulk(repr(lease).encode()).decode()
 
 
-def completion_step(key: DeliveryKey) -> Step:
-    """Return the step of a completion, as ``step`` does; every event has one."""
+def completion_step(key: DeliveryKey) -> EncodedStep:
+    """Encode a completion, faster than ``step``: every event makes one."""
     if not key.isascii():
         return step("complete", key)
-    return Step(f"$8\r\ncomplete\r\n$1\r\n1\r\n${len(key)}\r\n{key}\r\n".encode(), 3)
+    return EncodedStep(f"$8\r\ncomplete\r\n$1\r\n1\r\n${len(key)}\r\n{key}\r\n".encode(), 3)
 
 
 @cache
@@ -135,22 +135,22 @@ def _head(name: str, count: int) -> bytes:
 
 
 def bulk(word: bytes) -> bytes:
-    """Return a word as it is sent."""
+    """Encode one word of a command."""
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
 def encode(text: str) -> bytes:
-    """Return text as it is stored; what JSON may contain and UTF-8 may not comes back as it was."""
+    """Encode text as UTF-8; lone surrogates, which JSON may contain, are preserved."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def decode(stored: bytes) -> str:
-    """Return text as it was before ``encode``."""
+    """Decode text that ``encode`` has encoded."""
     return stored.decode("utf-8", "surrogatepass")
 
 
 def write_names(finished: Iterable[str]) -> bytes:
-    """Return handlers' names as JSON, one a line, so that the script can unite two such lists."""
+    """Return handlers' names as lines of JSON, so that the script can merge two lists."""
     return b"\n".join(json.dumps(name).encode() for name in sorted(finished))
 
 
@@ -161,13 +161,13 @@ def _read_names(stored: bytes) -> frozenset[str]:
 
 
 def read_count(stored: bytes) -> int:
-    """Return a count; where none can be, as in a record that was damaged, 0."""
+    """Return a count; 0 if a damaged record holds infinity or NaN."""
     number = float(stored)
     return int(number) if isfinite(number) else 0
 
 
 def error_arguments(error: str | None) -> tuple[bytes, bytes]:
-    """Return an error's text as a line of a history, and as a letter holds it; bounded."""
+    """Return an error's text for a history, and for a dead letter; both are bounded."""
     text = error_text(error or "")
     line = json.dumps(text[:MAX_HISTORY_ERROR_CHARACTERS]).encode() if text else b""
     return line, text.encode()
@@ -188,7 +188,7 @@ def write_delivery(delivery: Delivery) -> tuple[str | bytes | float, ...]:
 
 
 def _write_type(event_type: str | None) -> str:
-    """Return a type as it is stored; an empty text is none."""
+    """Return an event type as it is stored; an empty text stands for None."""
     return "" if event_type is None else f"={event_type}"
 
 
@@ -206,14 +206,14 @@ _PLACE = re.compile(
 
 
 class Cursor(NamedTuple):
-    """Where an event stands in a list of all shards: its score, then its number and key."""
+    """The position of an event in a listing of all shards: score, then number and key."""
 
     score: float
     member: bytes
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Cursor:
-        """Return the place of a row of a list."""
+        """Return the position of a row of a listing."""
         return cls(float(row[9]), b"%b:%b:%b" % (row[10], row[0], row[1]))
 
     def __str__(self) -> str:
@@ -221,9 +221,9 @@ class Cursor(NamedTuple):
 
 
 def write_cursor(after: str | None) -> tuple[str, str]:
-    """Return the place to go on behind as two arguments of a step; empty ones for the start.
+    """Return an ``after`` cursor as two arguments of a step; both are empty for the start.
 
-    Raises ValueError for what is no place.
+    Raises ValueError for an invalid cursor.
     """
     if after is None:
         return "", ""
@@ -234,7 +234,7 @@ def write_cursor(after: str | None) -> tuple[str, str]:
 
 
 def write_wanted(wanted: Wanted, reason: DeadReason | None = None) -> tuple[str | float, ...]:
-    """Return what a listing asks for, but for the endpoint, as five arguments of a step."""
+    """Return a listing's filters, except the endpoint, as five arguments of a step."""
     handler, since = wanted.get("handler"), wanted.get("since")
     return (
         _write_type(wanted.get("event_type")),
@@ -246,14 +246,14 @@ def write_wanted(wanted: Wanted, reason: DeadReason | None = None) -> tuple[str 
 
 
 def read_ownership(reply: Any) -> Ownership:
-    """Return the answer to a step that only the owner may take."""
+    """Decode the reply to a step that only the owner of a claim may take."""
     if reply == b"N":
         raise StoreError("there is no delivery to bury: none was given or kept")
     return Ownership.HELD if reply == b"H" else Ownership.LOST
 
 
 def read_claim(reply: Any, key: DeliveryKey, token: Token, clock_offset: float) -> ClaimResult:
-    """Return the answer to a claim of an event that something is known of."""
+    """Decode the reply to a claim of a known event."""
     match reply[0]:
         case b"C":
             _, lease, *counted = reply
@@ -275,12 +275,12 @@ def _read_claimed(
     outstanding: bytes,
 ) -> Claimed:
     names = _read_names(finished) if finished else _NONE
-    owing = _read_names(outstanding) if outstanding else _NONE
-    return Claimed(key, token, read_count(attempt), names, lease, owing)
+    outstanding_names = _read_names(outstanding) if outstanding else _NONE
+    return Claimed(key, token, read_count(attempt), names, lease, outstanding_names)
 
 
 def write_watermark(watermark: Watermark | None) -> tuple[str, str]:
-    """Return a mark as two arguments of a step; its time as a text that sorts as the number."""
+    """Return a watermark as two arguments of a step; its time sorts as text."""
     return (
         ("", "")
         if watermark is None
@@ -304,18 +304,18 @@ ENQUEUE_RESULTS: dict[bytes, EnqueueResult] = {
     b"D": Done(),
     b"X": Dead(),
 }
-"""The answers to a put."""
+"""The replies to an enqueue."""
 
 
 def read_fetched(reply: Any, token: Token, lease: float) -> Fetched:
-    """Return one event of a take."""
+    """Decode one event of a fetch."""
     key, attempt, finished, outstanding, endpoint, event_id, event_type, received_at, body = reply
     claim = _read_claimed(DeliveryKey(decode(key)), token, lease, attempt, finished, outstanding)
     return Fetched(claim, _read_delivery(endpoint, event_id, event_type, received_at, body))
 
 
 def read_dead_letter(reply: Any) -> DeadLetter:
-    """Return one dead letter."""
+    """Decode one dead letter."""
     attempts, finished, history, outstanding, buried_at, _, reason, error, is_kept = reply[5:]
     return DeadLetter(
         delivery=_read_delivery(*reply[:5]),
@@ -331,7 +331,7 @@ def read_dead_letter(reply: Any) -> DeadLetter:
 
 
 def read_entry(reply: Any, clock_offset: float) -> Entry:
-    """Return one event of the inbox."""
+    """Decode one event of the inbox."""
     attempts, finished, history, outstanding, _, _, due_at, in_flight = reply[5:]
     return Entry(
         delivery=_read_delivery(*reply[:5]),

@@ -1,8 +1,8 @@
 """Connections to one server, to the master that sentinels name, or to the nodes of a cluster.
 
-Commands are sent over a connection by hand, and not by redis-py's clients: these repeat a command
-whose reply was lost for much longer than a delivery can wait, and a cluster's client would not wait
-for durability on the connection that has written.
+Commands are sent on redis-py's connections directly, without its clients. The clients repeat a
+command after a lost reply for much longer than a delivery can wait, and the cluster client would
+not send WAIT on the connection that has written.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError, ResponseError
 
 ConnectionSettings: TypeAlias = Mapping[str, Any]
-"""What redis-py's connections are made with."""
+"""Keyword arguments of redis-py's connections."""
 Address: TypeAlias = tuple[str, int]
 Command: TypeAlias = Sequence[bytes] | bytes
-"""The words of a command, or the command as it is sent."""
+"""The words of a command, or the command as bytes on the wire."""
 
 _CONNECT_SECONDS = 1.0
 _SENTINEL_SECONDS = 0.3
 
 
 class Servers(Protocol):
-    """Knows which server holds what; for one event loop."""
+    """Connections to the servers, by the keys that they hold; for one event loop."""
 
     async def pool(self, key: bytes) -> ConnectionPool:
-        """Return connections to the server that holds a key."""
+        """Return the connection pool of the server that holds a key."""
         ...
 
     async def pools(self) -> list[ConnectionPool]:
-        """Return connections to each server that holds anything."""
+        """Return the connection pool of each server that holds keys."""
         ...
 
     def suspect(self) -> None:
-        """Find out anew who holds what, before it is asked for the next time."""
+        """Forget which server holds which keys; the next call asks again."""
         ...
 
     async def aclose(self) -> None:
@@ -50,9 +50,9 @@ class Servers(Protocol):
 
 
 def bounded(given: ConnectionSettings) -> dict[str, Any]:
-    """Return settings with which every wait is bounded by the caller, and nothing is repeated."""
+    """Return settings without retries, and with time-outs that the caller controls."""
     settings = dict(given)
-    # Of a pool of redis-py, and not for ours.
+    # These are arguments of a client's pool, which are not for our connections.
     for name in ("connection_pool", "maint_notifications_config", "max_connections", "timeout"):
         settings.pop(name, None)
     settings.pop("retry_on_timeout", None)
@@ -67,9 +67,9 @@ def bounded(given: ConnectionSettings) -> dict[str, Any]:
 
 
 def without_frames(error: Exception) -> Exception:
-    """Return an error of redis-py without the frames it came through.
+    """Return an error of redis-py without its traceback.
 
-    They hold the password, and error trackers send the locals of every frame away.
+    Locals of its frames hold the password, and error trackers upload the locals of every frame.
     """
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
@@ -81,16 +81,16 @@ class OneServer:
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
 
-    async def pool(self, key: bytes) -> ConnectionPool:  # noqa: ARG002 - it holds them all
-        """Return connections to the server."""
+    async def pool(self, key: bytes) -> ConnectionPool:  # noqa: ARG002 - the server holds every key
+        """Return the server's connection pool."""
         return self._pool
 
     async def pools(self) -> list[ConnectionPool]:
-        """Return connections to the server."""
+        """Return the server's connection pool."""
         return [self._pool]
 
     def suspect(self) -> None:
-        """Do nothing: there is only one."""
+        """Do nothing: there is only one server."""
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -100,14 +100,14 @@ class OneServer:
 def one_server(
     connection_class: type[AbstractConnection], settings: ConnectionSettings
 ) -> OneServer:
-    """Return one server, to which such connections lead."""
+    """Return a server that is reached by such connections."""
     return OneServer(ConnectionPool(connection_class=connection_class, **bounded(settings)))
 
 
 class SentinelServer(OneServer):
-    """The master of a service, as sentinels name it; they are asked at every connect.
+    """The master of a service; every new connection asks the sentinels for its address.
 
-    A connection that failed is closed, and the next one asks the sentinels.
+    A failed connection is closed, so that the next connection finds a new master.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class SentinelServer(OneServer):
         sentinel_settings: ConnectionSettings,
     ) -> None:
         own = bounded(settings)
-        # One dead sentinel must not use up the time there is to ask another.
+        # A short time-out: one dead sentinel must leave time to ask another.
         watch = bounded(sentinel_settings) | {
             "socket_timeout": _SENTINEL_SECONDS,
             "socket_connect_timeout": _SENTINEL_SECONDS,
@@ -127,17 +127,17 @@ class SentinelServer(OneServer):
         super().__init__(SentinelConnectionPool(service, self._sentinel, **own))  # type: ignore[no-untyped-call]  # redis-py
 
     async def aclose(self) -> None:
-        """Close the connections, also those to the sentinels."""
+        """Close the connections to the master and to the sentinels."""
         await super().aclose()
         for client in self._sentinel.sentinels:
             await client.aclose()
 
 
 class ClusterServers:
-    """The nodes of a cluster, as one of them describes it.
+    """The nodes of a cluster; any node tells which node holds which slot.
 
-    While a slot is being migrated from one node to another, the calls of its shard fail with
-    StoreError as long as its keys are divided between the two: a script needs them all on one.
+    While a slot is migrated to another node, the calls of its shard fail with StoreError: a script
+    needs all keys of the shard on one node.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class ClusterServers:
         self._lock = asyncio.Lock()
 
     async def pool(self, key: bytes) -> ConnectionPool:
-        """Return connections to the master of a key's slot."""
+        """Return the connection pool of the master that holds a key's slot."""
         slot = key_slot(key)
         for start, end, address in await self._map():
             if start <= slot <= end:
@@ -162,11 +162,11 @@ class ClusterServers:
         raise RedisError(f"no node of the cluster holds the slot {slot}")
 
     async def pools(self) -> list[ConnectionPool]:
-        """Return connections to each master."""
+        """Return the connection pool of each master."""
         return [self._pool_of(address) for address in sorted({at for *_, at in await self._map()})]
 
     def suspect(self) -> None:
-        """Forget which node holds what."""
+        """Forget which node holds which slot."""
         self._slots = []
 
     async def aclose(self) -> None:
@@ -189,11 +189,11 @@ class ClusterServers:
             return self._slots
 
     async def _discover(self) -> list[tuple[int, int, Address]]:
-        """Ask the nodes, those named at first and those found since, until one answers."""
+        """Ask one node after another for the slots, until one answers."""
         failure: Exception = RedisError("no node of the cluster is known")
         for address in dict.fromkeys([*self._addresses, *self._pools]):
             try:
-                # One dead node must not use up the time there is to ask another.
+                # A short time-out: one dead node must leave time to ask another.
                 async with asyncio.timeout(_CONNECT_SECONDS / 2):
                     async with connected(self._pool_of(address)) as connection:
                         [reply] = await exchange(connection, [[b"CLUSTER", b"SLOTS"]])
@@ -212,10 +212,10 @@ class ClusterServers:
 
 @contextlib.asynccontextmanager
 async def connected(pool: ConnectionPool) -> AsyncIterator[AbstractConnection]:
-    """Lend a connection; a block that fails, or is cancelled, closes it.
+    """Lend a connection from a pool; close it if the body fails or is cancelled.
 
-    The next user must not read the replies that were meant for this one. And a server that was
-    the wrong one to ask may be another when its name is looked up anew.
+    Otherwise its next user could read replies to this user. A new connection also looks up the
+    server's name again, which after a failover may lead to another server.
     """
     connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py
     is_whole = False
@@ -235,12 +235,12 @@ async def exchange(
     *,
     heard: Callable[[], None] = lambda: None,
 ) -> list[Any]:
-    """Send commands at once, and return their replies; errors are among them.
+    """Send commands together, and return their replies; a server's error is a reply too.
 
     Args:
-        connection: where to.
-        commands: what to send.
-        heard: called when the first reply has come.
+        connection: to the server.
+        commands: the commands.
+        heard: called when the first reply has arrived.
 
     """
     packed = [

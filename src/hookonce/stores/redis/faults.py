@@ -1,11 +1,11 @@
-"""What is wrong with a server, in words that say what to do, and whether it passes."""
+"""Explanations of server errors, and whether a retry may succeed."""
 
 from __future__ import annotations
 
 from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-# What a server says while a cluster or a replication group finds itself again.
+# Error codes that a server sends while it starts, or while a cluster or a failover is under way.
 _PASSING = (
     "ASK",
     "BUSY",
@@ -18,18 +18,18 @@ _PASSING = (
     "TRYAGAIN",
 )
 _EXPLANATIONS = {
-    "MISCONF": "it cannot write its snapshot or append-only file, and takes no writes until it can",
-    "NOPERM": "the user may not do this; it needs the keys of the prefix, and EVALSHA with what the"
-    " script calls",
+    "MISCONF": "it cannot write its snapshot or append-only file, and accepts no writes meanwhile",
+    "NOPERM": "the Redis user lacks a permission: allow the keys of the prefix, EVALSHA, and the"
+    " commands of the script",
     "NOREPLICAS": "it has fewer replicas than its min-replicas-to-write",
     "OOM": "its memory is full (maxmemory)",
-    "READONLY": "it is a replica, and takes no writes",
-    "WRONGPASS": "user name or password are wrong, or missing: redis://user:password@host",
+    "READONLY": "it is a replica, and accepts no writes",
+    "WRONGPASS": "the user name or password is wrong or missing: redis://user:password@host",
 }
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether the same call may succeed in a moment."""
+    """Return whether the same call may succeed soon."""
     if isinstance(error, AuthenticationError):
         return False
     if isinstance(error, ResponseError):
@@ -38,7 +38,7 @@ def is_passing(error: Exception) -> bool:
 
 
 def _code(error: Exception) -> str:
-    # redis-py makes classes of some codes, and takes these codes from the text.
+    # For some codes redis-py has error classes, and removes the code from the text.
     name = type(error).__name__.removesuffix("Error").upper()
     known = {*_PASSING, *_EXPLANATIONS}
     first = str(error).partition(" ")[0].lstrip("-")
@@ -54,11 +54,11 @@ _CLASSES = {
 
 
 def explained(error: BaseException) -> str:
-    """Return what went wrong and what to do, without anything that was sent."""
+    """Return what went wrong and what to do; nothing that was sent is quoted."""
     if isinstance(error, TimeoutError) and not str(error):
         return "it did not answer in time; is it overloaded, or the network down?"
     code = _code(error) if isinstance(error, Exception) else ""
-    if "unauthenticated" in str(error):  # said of a call that is too long for a stranger
+    if "unauthenticated" in str(error):  # the answer to a long command before authentication
         code = "WRONGPASS"
     if code in _EXPLANATIONS:
         return _EXPLANATIONS[code]

@@ -1,4 +1,4 @@
-"""How workers take from shards, of which some may not answer."""
+"""Fetching from several shards, of which some may not answer."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from .shard import Shard
 
 _log = get_logger("hookonce.store")
 
-# A shard that has not answered by then is left out of this take.
+# A shard that has not answered within this time is left out of the fetch.
 _LOOK_SECONDS = 1.0
-# And if it did not answer the last time either, nobody waits for it as long as that.
+# The shorter limit for shards that did not answer the last time either.
 _SILENT_LOOK_SECONDS = 0.05
-# They grow from one process to the next, for a worker that has the name of an earlier one; and go
-# on where a store is opened again, whatever the clock says by then.
+# Numbers of calls. They start from the time, so that a new process with the name of an earlier
+# worker has higher numbers; a store that is opened again in this process continues the count.
 _numbers = count(time.time_ns() // 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What a shard answered to a worker who wants to take.
+    """A shard's answer to the question whether it has events to fetch.
 
     Attributes:
-        shard: its number.
-        token: of the take it can be asked for.
-        next_due: seconds until something is due there, 0 if it is; None if nothing waits.
-        is_repeat: whether that take has been there before.
+        shard: the number of the shard.
+        token: the token to use for a fetch from this shard.
+        next_due: seconds until the next event is due, 0 if one is due; None if none waits.
+        is_repeat: whether the shard has seen a fetch with this token already.
 
     """
 
@@ -46,31 +46,30 @@ class _Look:
 
 @dataclass(eq=False, slots=True)
 class _Worker:
-    """What shards still have to answer to a worker, by their numbers.
+    """Calls of a worker that shards have not answered, by the number of the shard.
 
     Attributes:
-        takes: the tokens of takes whose answers nobody has heard.
-        looks: what was looked for, by its token, and the answer once it comes. It may come after
-            the worker has gone on with the others, and counts when it looks again; a failure that
-            comes then does not.
+        fetches: tokens of fetches whose answer did not arrive.
+        looks: the token and the future answer of each look. An answer may arrive after the worker
+            has gone on with the other shards; the next fetch uses it, unless it is a failure.
 
     """
 
-    takes: dict[int, Token] = field(default_factory=dict)
+    fetches: dict[int, Token] = field(default_factory=dict)
     looks: dict[int, tuple[Token, asyncio.Future[Any]]] = field(default_factory=dict)
 
 
 class Fetching:
-    """Takes from shards, and leaves out those that do not answer.
+    """Fetches from shards, and leaves out shards that do not answer.
 
-    A shard that was asked in vain may have taken all the same. It is asked for that take again, by
-    its token, before any other: else its events would wait for their leases to end, and lose an
-    attempt. So it is where it did answer, but the worker's call was cancelled before all had. It
-    may also be reached late; so whatever it is asked has a number, and it does nothing for one that
-    is lower than another it has seen.
+    A shard whose answer was lost may have claimed events. So the next fetch repeats the lost fetch,
+    by its token: otherwise the events would wait until their leases end, and lose an attempt. The
+    same applies if the worker's call was cancelled before every shard had answered. A network may
+    deliver a call late, so every call has a number, and a shard ignores a number below one it has
+    seen.
 
     Args:
-        shards: all there are.
+        shards: all shards.
 
     """
 
@@ -80,33 +79,33 @@ class Fetching:
         self._silent: frozenset[int] = frozenset()
 
     def end(self, worker: str) -> int:
-        """Return a number that is higher than those of all calls of a worker."""
+        """Forget a worker, and return a number above those of all its calls."""
         self._workers.pop(worker, None)
         return next(_numbers)
 
     async def fetch(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
-        """Claim events that are due; see ``InboxStore.take``.
+        """Claim events that are due; see ``Queue.fetch``.
 
         Raises:
-            StoreError: no shard answers that has something to take.
+            StoreError: every shard that may have events failed.
 
         """
-        unheard = self._workers.setdefault(worker, _Worker()).takes
+        unheard = self._workers.setdefault(worker, _Worker()).fetches
         if len(self._shards) == 1:
             looks = [_Look(0, unheard.get(0, token), None, is_repeat=True)]
         else:
             looks = await self._look(endpoint, worker, token)
-        # A take that is repeated asks where it has taken something, and nowhere else.
+        # A repeated fetch asks only the shards that have seen its token.
         is_repeated = any(look.is_repeat for look in looks)
-        taken: list[Fetched] = []
+        fetched: list[Fetched] = []
         due: list[float | None] = []
         answered: dict[int, Token] = {}
         failures: dict[int, StoreError] = {}
         for look in looks:
-            # What was taken must not wait for one shard after another to fail.
-            room = 0 if failures and taken else max(0, limit - len(taken))
+            # After a failure, return the fetched events at once: more shards may time out.
+            room = 0 if failures and fetched else max(0, limit - len(fetched))
             is_asked = look.is_repeat if is_repeated else look.next_due == 0 and room > 0
             if not is_asked:
                 due.append(look.next_due)
@@ -123,26 +122,26 @@ class Fetching:
                 raise
             unheard.pop(look.shard, None)
             answered[look.shard] = look.token
-            taken += [read_fetched(row, look.token, lease) for row in rows]
+            fetched += [read_fetched(row, look.token, lease) for row in rows]
             due.append(float(next_due) if next_due else None)
-        if failures and not taken:
-            # Repeated with its token, it finds what a shard has taken and could not say.
+        if failures and not fetched:
+            # The worker repeats the call with its token, and gets the events of a lost answer.
             raise next(iter(failures.values()))
         if failures:
             self._note(failures)
-        return Batch(tuple(taken), min((one for one in due if one is not None), default=None))
+        return Batch(tuple(fetched), min((wait for wait in due if wait is not None), default=None))
 
     async def _look(self, endpoint: str, worker: str, token: Token) -> list[_Look]:
-        """Return what the shards that answer have; the longest due first.
+        """Return the answers of the shards, in the order of their next due event.
 
         Raises:
-            StoreError: none of them answers.
+            StoreError: no shard answers.
 
         """
         state = self._workers[worker]
         for n, shard in enumerate(self._shards):
             if n not in state.looks or _has_failed(state.looks[n][1]):
-                wanted = state.takes.get(n, token)
+                wanted = state.fetches.get(n, token)
                 future = shard.run(step("peek", endpoint, worker, wanted, next(_numbers)))
                 future.add_done_callback(_is_seen)
                 state.looks[n] = wanted, future
@@ -159,7 +158,7 @@ class Fetching:
                 continue
             due, answer = future.result()
             if not (is_repeat := answer == b"1"):
-                state.takes.pop(n, None)
+                state.fetches.pop(n, None)
             own = wanted if is_repeat else token
             looks.append(_Look(n, own, float(due) if due else None, is_repeat))
         self._note(failures)
@@ -168,7 +167,7 @@ class Fetching:
         return sorted(looks, key=lambda look: look.next_due or 0.0)
 
     async def _wait(self, answers: Sequence[asyncio.Future[Any]]) -> None:
-        """Wait for the answers of all shards, or of some if others are silent."""
+        """Wait for all shards, but only briefly for those that were silent the last time."""
         await asyncio.wait(answers, timeout=_SILENT_LOOK_SECONDS)
         expected = [answer for n, answer in enumerate(answers) if n not in self._silent]
         await asyncio.wait(expected or answers, timeout=_LOOK_SECONDS)
@@ -177,19 +176,19 @@ class Fetching:
             _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
 
     def _note(self, failures: Mapping[int, BaseException]) -> None:
-        """Log it when other shards fail than before."""
+        """Log when the set of failing shards changes."""
         silent = frozenset(failures)
         if silent == self._silent:
             return
         self._silent = silent
         if failures:
             _log.warning(
-                "workers take from the shards that answer, and these do not: %s (%s)",
+                "workers do not fetch from these shards, which do not answer: %s (%s)",
                 ", ".join(map(str, sorted(silent))),
                 next(iter(failures.values())),
             )
         else:
-            _log.info("workers take from all shards again")
+            _log.info("workers fetch from all shards again")
 
 
 def _has_failed(answer: asyncio.Future[Any]) -> bool:
@@ -197,6 +196,6 @@ def _has_failed(answer: asyncio.Future[Any]) -> bool:
 
 
 def _is_seen(answer: asyncio.Future[Any]) -> None:
-    """Look at an answer that nobody may wait for any more: asyncio would log its failure."""
+    """Read an answer's exception: asyncio logs exceptions that nobody has read."""
     if not answer.cancelled():
         answer.exception()

@@ -1,4 +1,4 @@
-"""What ``reconcile`` needs of the servers: which types were ignored, and which gaps accepted."""
+"""The ignored event types and the accepted gaps that ``reconcile`` reads from the servers."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from . import codec
 from .codec import step
 from .session import Session
 
-# One call may carry so many events or spans, lest it keeps the server from everybody else.
+# A script call blocks the server, so one call handles no more events or spans than this.
 _MOST_AT_ONCE = 500
 
 
 class RedisReconciling(ABC):
-    """A Redis store, as far as it helps to reconcile; see ``ReconcilingStore``."""
+    """The part of a Redis store that implements ``ReconcilingStore``."""
 
     @property
     @abstractmethod
     def _session(self) -> Session:
-        """What belongs to the event loop that asks."""
+        """The session of the running event loop."""
 
     async def note_ignored(self, endpoint: str, spans: Mapping[str, Sequence[Span]]) -> None:
         """Remember when types were ignored; see ``ReconcilingStore.note_ignored``."""
-        rows = [(event_type, span) for event_type, some in spans.items() for span in some]
+        rows = [(event_type, span) for event_type, ignored in spans.items() for span in ignored]
         for start in range(0, len(rows), _MOST_AT_ONCE):
             words: list[str | float] = []
             for event_type, span in rows[start : start + _MOST_AT_ONCE]:
@@ -48,26 +48,26 @@ class RedisReconciling(ABC):
 
     async def accept(self, endpoint: str, event_ids: Sequence[str]) -> None:
         """Remember gaps as accepted; see ``ReconcilingStore.accept``."""
-        async for _ in self._of_each("accept", endpoint, event_ids):
+        async for _ in self._run_for_each("accept", endpoint, event_ids):
             pass
 
     async def accepted(self, endpoint: str, event_ids: Sequence[str]) -> frozenset[str]:
         """Return which events are accepted gaps; see ``ReconcilingStore.accepted``."""
         found: set[str] = set()
-        async for some, replies in self._of_each("accepted", endpoint, event_ids):
-            found.update(one for one, reply in zip(some, replies, strict=True) if reply)
+        async for batch, replies in self._run_for_each("accepted", endpoint, event_ids):
+            found.update(event_id for event_id, reply in zip(batch, replies, strict=True) if reply)
         return frozenset(found)
 
-    async def _of_each(
+    async def _run_for_each(
         self, name: str, endpoint: str, event_ids: Sequence[str]
     ) -> AsyncIterator[tuple[Sequence[str], Any]]:
-        """Yield some of the events and what a step answers for them, until all have had it."""
+        """Run a step for all events in batches; yield each batch with its replies."""
         by_shard: dict[Any, list[str]] = {}
         for event_id in dict.fromkeys(event_ids):
             shard = self._session.shard_of(delivery_key(endpoint, event_id))
             by_shard.setdefault(shard, []).append(event_id)
         for shard, ids in by_shard.items():
             for start in range(0, len(ids), _MOST_AT_ONCE):
-                some = ids[start : start + _MOST_AT_ONCE]
-                keys = (delivery_key(endpoint, event_id) for event_id in some)
-                yield some, await shard.run(step(name, *keys))
+                batch = ids[start : start + _MOST_AT_ONCE]
+                keys = (delivery_key(endpoint, event_id) for event_id in batch)
+                yield batch, await shard.run(step(name, *keys))

@@ -1,4 +1,4 @@
-"""What a person or a probe asks of the servers, and what processes tell each other by them."""
+"""Listings, counts and activity of the servers, for operators, probes and other processes."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _MOST_LOOKED_UP = 500
 
 
 class RedisReports(ABC):
-    """A Redis store, as far as it reports."""
+    """The part of a Redis store that implements ``Reports`` and the listings."""
 
     @property
     @abstractmethod
     def _session(self) -> Session:
-        """What belongs to the event loop that asks."""
+        """The session of the running event loop."""
 
     async def warnings(self) -> tuple[str, ...]:
-        """Return what is dangerous about the servers' configuration, each as a sentence."""
+        """Return warnings about the servers' configuration; see ``Reports.warnings``."""
         return await self._session.warnings()
 
     async def server_times(self) -> list[float]:
         """Return the Unix time by the clock of each server.
 
         Raises:
-            StoreError: a server does not tell.
+            StoreError: a server does not answer.
 
         """
         return await self._session.server_times()
@@ -95,7 +95,7 @@ class RedisReports(ABC):
         return None if reply == b"N" else codec.read_entry(reply, offset)
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
-        """Return what is known of these events of an endpoint; see ``Reports.known``."""
+        """Return which of these events are known; see ``Reports.known``."""
         by_shard: dict[Shard, list[str]] = {}
         for event_id in dict.fromkeys(event_ids):
             shard = self._session.shard_of(delivery_key(endpoint, event_id))
@@ -103,16 +103,16 @@ class RedisReports(ABC):
         found: dict[str, Known] = {}
         for shard, ids in by_shard.items():
             for start in range(0, len(ids), _MOST_LOOKED_UP):
-                some = ids[start : start + _MOST_LOOKED_UP]
-                keys = (delivery_key(endpoint, event_id) for event_id in some)
-                words = zip(some, await shard.run(step("known", *keys)), strict=True)
+                batch = ids[start : start + _MOST_LOOKED_UP]
+                keys = (delivery_key(endpoint, event_id) for event_id in batch)
+                words = zip(batch, await shard.run(step("known", *keys)), strict=True)
                 found |= {event_id: Known(codec.decode(word)) for event_id, word in words if word}
         return found
 
     async def prune(self) -> int:
-        """Remove records whose retention is over, and return how many.
+        """Remove expired records, and return how many.
 
-        The server does so by itself, and 0 is left for this call, unless a clock was given.
+        The server expires records by itself, so this returns 0 unless the store has its own clock.
         """
         removed = 0
         for shard in self._session.shards:
@@ -125,7 +125,7 @@ class RedisReports(ABC):
         return removed
 
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
-        """Return how much the store holds, of one endpoint or of all; see ``Reports.stats``."""
+        """Return counts of what the store holds; see ``Reports.stats``."""
         replies = await self._session.ask_all(step("stats", endpoint or ""))
         numbers = [[codec.read_count(number) for number in reply[:5]] for reply in replies]
         in_flight, dead, kept, depth, size = (sum(column) for column in zip(*numbers, strict=True))
@@ -145,12 +145,12 @@ class RedisReports(ABC):
         return tuple(Application.load(text, float(at)) for text, at in seen)
 
     async def publish(self, endpoint: str, lines: Sequence[bytes]) -> bool:
-        """Keep lines while somebody looks; see ``ActivityStore.publish``."""
+        """Keep lines while someone is following; see ``ActivityStore.publish``."""
         asked = step("publish", endpoint, WATCHED_SECONDS, MOST_LINES, *lines)
         return bool(await self._session.shards[0].run(asked) == b"1")
 
     async def follow(self, endpoint: str, place: int | None) -> Activity:
-        """Return what was told after a place; see ``ActivityStore.follow``."""
+        """Return the lines after a place; see ``ActivityStore.follow``."""
         behind = "" if place is None else str(place)
         last, lines = await self._session.shards[0].run(
             step("follow", endpoint, WATCHED_SECONDS, behind)
@@ -161,7 +161,7 @@ class RedisReports(ABC):
 async def _listed(
     shard: Shard, name: str, wanted: Sequence[str | float], behind: tuple[str, str], limit: int
 ) -> list[Any]:
-    """Return the first rows of a shard's list behind a place, a stretch at a time."""
+    """Return up to ``limit`` rows of a shard's list after a position, in several calls."""
     rows: list[Any] = []
     score, member = map(codec.encode, behind)
     while score != b"-" and len(rows) < limit:

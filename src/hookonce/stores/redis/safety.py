@@ -1,4 +1,4 @@
-"""How safe a write must be before it counts."""
+"""The durability that a write must reach before the store reports success."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Durability: TypeAlias = Literal["memory", "fsync"]
 
 @dataclass(frozen=True, slots=True)
 class Safety:
-    """What must have happened to a write before it counts.
+    """The durability that a write must reach.
 
     Attributes:
-        durability: "fsync" if it must be on the server's disk.
-        replicas: how many replicas must have it; on their disks too with "fsync".
+        durability: "fsync" if the write must be on the server's disk.
+        replicas: how many replicas must have the write; with "fsync", on their disks.
 
     """
 
@@ -26,36 +26,34 @@ class Safety:
     replicas: int = 0
 
     @property
-    def is_asked_for(self) -> bool:
-        """Whether the server's answer to the write is not enough."""
+    def needs_wait(self) -> bool:
+        """Whether the store must wait after the server's answer to a write."""
         return self.durability == "fsync" or self.replicas > 0
 
     def command(self, seconds: float) -> tuple[bytes, ...]:
-        """Return the command that waits for it, after a write on the same connection."""
+        """Return the command that waits for the durability of this connection's writes."""
         milliseconds = b"%d" % max(1, int(seconds * 1000))
         if self.durability == "fsync":
             return (b"WAITAOF", b"1", b"%d" % self.replicas, milliseconds)
         return (b"WAIT", b"%d" % self.replicas, milliseconds)
 
     def check(self, reply: Any) -> None:
-        """Raise StoreError unless it was reached."""
+        """Raise StoreError unless the reply to ``command`` says that the durability was reached."""
         if isinstance(reply, Exception):
             raise StoreError(self._inability(reply)) from without_frames(reply)
         local, replicas = reply if self.durability == "fsync" else (1, reply)
         if int(local) < 1:
-            raise StoreError("the Redis server has not written it to its disk in time")
+            raise StoreError("the Redis server did not write to its disk in time")
         if int(replicas) < self.replicas:
             raise StoreError(
-                f"{int(replicas)} of {self.replicas} Redis replicas have it so far; start more of"
-                " them, or ask for fewer with replicas="
+                f"only {int(replicas)} of {self.replicas} Redis replicas have the write; start"
+                " more replicas, or lower replicas="
             )
 
     def _inability(self, error: Exception) -> str:
         text = str(error)
         if "appendonly" in text:
-            return "durability='fsync' needs a server with an append-only file: appendonly yes"
+            return "durability='fsync' needs a server with an append-only file: set appendonly yes"
         if "unknown command" in text:
-            return (
-                "durability='fsync' needs WAITAOF, which Redis has from 7.2 and Valkey from 7.2 on"
-            )
-        return f"the Redis server cannot wait until a write is safe: {explained(error)}"
+            return "durability='fsync' needs the command WAITAOF: use Redis or Valkey 7.2 or later"
+        return f"the Redis server cannot wait for a durable write: {explained(error)}"

@@ -1,4 +1,4 @@
-"""What belongs to one event loop of one process, and cannot be used from another."""
+"""The connections and tasks of one event loop in one process."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from redis.exceptions import RedisError
 
 from ...errors import StoreError
 from .checks import inspect
-from .codec import Step, encode, step
+from .codec import EncodedStep, encode, step
 from .connection import connected, exchange, without_frames
 from .faults import explained, is_passing
 from .fetching import Fetching
-from .settings import Settings
+from .settings import RedisSettings
 from .shard import CALL_SECONDS, Shard
 from .wake import Listener
 
 _PAUSE_SECONDS = 0.1
 
-# A connection cannot be used in two processes.
+# Counts forks: a connection must not be used in two processes.
 _forks = 0
 
 
 def _count_fork() -> None:
-    global _forks  # noqa: PLW0603 - it is what the process is, not what a store has
+    global _forks  # noqa: PLW0603 - a fact about the process, not about a store
     _forks += 1
 
 
@@ -35,42 +35,42 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 class Session:
-    """Connections, and the tasks that use them.
+    """The connections of a store to its servers, and the tasks that use them.
 
     Args:
         settings: of the store.
-        flushed: told of each batch: how many steps, and how many seconds.
+        flushed: called for each batch with the number of steps and the seconds it took.
 
     """
 
-    def __init__(self, settings: Settings, flushed: Callable[[int, float], None]) -> None:
+    def __init__(self, settings: RedisSettings, flushed: Callable[[int, float], None]) -> None:
         self._loop, self._forks = asyncio.get_running_loop(), _forks
         self._safety = settings.safety
         self.servers = settings.place.connect()
         self.shards = [Shard(base, self.servers, flushed, settings) for base in settings.bases]
-        self.takes = Fetching(self.shards)
+        self.fetching = Fetching(self.shards)
         self.listener = Listener(self.servers, settings.channel, self.is_due)
 
     @property
     def is_ours(self) -> bool:
-        """Whether it was made by the event loop and in the process that ask."""
+        """Whether the running event loop of this process has created the session."""
         return self._loop is asyncio.get_running_loop() and self._forks == _forks
 
     def shard_of(self, key: str) -> Shard:
-        """Return the shard of an event, or of a gate by its name."""
+        """Return the shard of an event's key, or of a key lock's name."""
         shards = self.shards
         return shards[0 if len(shards) == 1 else crc32(encode(key)) % len(shards)]
 
     def ask(self, key: str, name: str, *arguments: str | bytes | float) -> asyncio.Future[Any]:
-        """Return the answer to a step of an event or a gate."""
+        """Return the reply to a step about an event or a key lock."""
         return self.shard_of(key).run(step(name, key, *arguments))
 
-    async def ask_all(self, asked: Step) -> list[Any]:
-        """Return the answer of each shard to a step."""
+    async def ask_all(self, asked: EncodedStep) -> list[Any]:
+        """Return the reply of each shard to a step."""
         return await asyncio.gather(*(shard.run(asked) for shard in self.shards))
 
     async def is_due(self, endpoint: str) -> bool:
-        """Return whether an endpoint may have something to take."""
+        """Return whether an endpoint may have an event to fetch."""
         asked = (shard.run(step("due", endpoint)) for shard in self.shards)
         replies = await asyncio.gather(*asked, return_exceptions=True)
         return any(
@@ -78,10 +78,10 @@ class Session:
         )
 
     async def warnings(self) -> tuple[str, ...]:
-        """Return what is dangerous about the servers' configuration, each as a sentence.
+        """Return warnings about the servers' configuration.
 
         Raises:
-            StoreError: the servers cannot be reached, or cannot do what is needed.
+            StoreError: a server cannot be reached, or lacks something that the store needs.
 
         """
         deadline = self._loop.time() + CALL_SECONDS
@@ -90,7 +90,7 @@ class Session:
                 async with asyncio.timeout_at(deadline):
                     return await inspect(await self.servers.pools(), self._safety)
             except (RedisError, OSError, TimeoutError) as error:
-                # A process may start while a server does, or while another takes its place.
+                # A process may start while a server starts, or during a failover.
                 if not is_passing(error) or self._loop.time() + _PAUSE_SECONDS >= deadline:
                     raise StoreError(
                         f"the Redis store cannot be opened: {explained(error)}"
@@ -114,7 +114,7 @@ class Session:
         return times
 
     async def aclose(self) -> None:
-        """Finish what is under way and close the connections."""
+        """Finish the calls in flight and close the connections."""
         for shard in self.shards:
             await shard.aclose()
         await self.listener.aclose()

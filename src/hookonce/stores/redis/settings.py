@@ -1,4 +1,4 @@
-"""What a Redis store is told to be, by a URL or a client and by what is given beside it."""
+"""Settings of a Redis store, from a URL or a client and from arguments."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _MOST_SHARDS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What a Redis store is told to be, checked.
+class RedisSettings:
+    """Checked settings of a Redis store.
 
     Attributes:
         place: where the servers are.
-        identity: what is equal for two stores that remember the same events.
-        bases: what the keys of each shard begin with.
-        channel: where workers hear that there is something to do.
-        safety: when a write counts.
+        identity: equal for two stores that remember the same events.
+        bases: the prefix of the keys of each shard.
+        channel: the channel on which waiting workers are notified.
+        safety: the durability that a write must reach.
         retention: seconds a done event is remembered.
-        clock: a time to go by instead of the server's own.
+        clock: used in place of the server's clock; None for the server's.
 
     """
 
@@ -55,11 +55,11 @@ def settings_of(
     *,
     retention: float | timedelta,
     clock: Clock,
-) -> Settings:
-    """Return settings; what is None is taken from the URL, or is the usual.
+) -> RedisSettings:
+    """Return checked settings; None means the value in the URL, or the default.
 
     Raises:
-        ValueError: one of them cannot be used, or is given twice.
+        ValueError: a setting cannot be used, or is given twice.
 
     """
     try:
@@ -71,7 +71,7 @@ def settings_of(
             place = place_of_client(client_or_url)
             server = client_or_url
     finally:
-        del client_or_url  # error trackers send the locals of every frame away
+        del client_or_url  # error trackers upload the locals of every frame
     prefix = _either("prefix", prefix, place.options, "hookonce")
     shards = _either("shards", shards, place.options, place.shards)
     durability = _either("durability", durability, place.options, "memory")
@@ -86,7 +86,7 @@ def settings_of(
         raise ValueError("durability takes 'memory' or 'fsync'")
     if type(replicas) is not int or replicas < 0:
         raise ValueError("replicas takes a number from 0 on")
-    return Settings(
+    return RedisSettings(
         place=place,
         identity=(server, prefix),
         bases=tuple(f"{{{prefix}:{shard}}}".encode() for shard in range(shards)),

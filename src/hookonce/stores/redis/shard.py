@@ -1,8 +1,8 @@
-"""One shard: whatever is asked of it in one turn of the event loop goes out as one script call.
+"""One shard: the steps of one iteration of the event loop are sent as one script call.
 
-One batch is under way at a time; what is asked meanwhile forms the next. A caller that is cancelled
-never takes the batch of the others with it. A batch may run twice, if a reply is lost: every step
-recognises its own token or nonce, and then answers as it did the first time.
+One batch is in flight at a time; steps that are queued meanwhile form the next batch. A cancelled
+caller does not cancel its batch. A batch may run twice if a reply is lost: every step recognises
+its token or nonce, and answers as it did the first time.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from ...clock import system_clock
 from ...errors import StoreError
-from .codec import SCRIPT, SCRIPT_SHA, Step, bulk, decode
+from .codec import SCRIPT, SCRIPT_SHA, EncodedStep, bulk, decode
 from .connection import Command, Servers, exchange, without_frames
 from .faults import explained, is_passing
-from .settings import Settings
+from .settings import RedisSettings
 
 CALL_SECONDS = 3.0
 """A delivery must be answered within about three seconds, also while no server can be reached."""
 
-# A script call blocks the server for its whole length: some milliseconds.
+# Bounds a script call, which blocks the server while it runs.
 _MOST_STEPS = 256
 _MOST_BYTES = 1024 * 1024
-# If no reply has begun to come by then, it is worth asking for again over a new connection.
+# If no reply has started to arrive by then, the call is repeated on a new connection.
 _TRY_SECONDS = 1.0
 # With appendfsync everysec a server may answer up to a second after the write.
 _DURABLE_TRY_SECONDS = 2.5
 _PART_TO_WAIT = 0.8
-# It is answered just before the script: what follows may be long, and take its time, but it comes.
+# The server answers this PING before the script. Its reply shows that the script's reply will come,
+# even if that reply is long and slow.
 _PRELUDE = b"*1\r\n$4\r\nPING\r\n"
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.25
@@ -44,7 +45,7 @@ _LONGEST_PAUSE_SECONDS = 0.25
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    step: Step
+    step: EncodedStep
     future: asyncio.Future[Any]
     deadline: float
     may_be_dropped: bool
@@ -54,13 +55,13 @@ class Shard:
     """Sends the steps of one shard, within one event loop.
 
     Args:
-        base: what the keys of the shard begin with.
-        servers: who holds them.
-        flushed: told how many steps a batch had, and the seconds it took.
+        base: the prefix of the shard's keys.
+        servers: the servers that hold the keys.
+        flushed: called for each batch with the number of steps and the seconds it took.
         settings: of the store.
 
     Attributes:
-        now: Unix seconds by the clock that the script went by in the last batch.
+        now: Unix seconds by the script's clock in the last batch.
 
     """
 
@@ -69,7 +70,7 @@ class Shard:
         base: bytes,
         servers: Servers,
         flushed: Callable[[int, float], None],
-        settings: Settings,
+        settings: RedisSettings,
     ) -> None:
         self.now = 0.0
         self._base = base
@@ -87,36 +88,36 @@ class Shard:
 
     @property
     def unix_time(self) -> float:
-        """Unix seconds by this machine's clock, or by that which was given."""
+        """Unix seconds by this machine's clock, or by the clock that was given."""
         return self.now if self._clock is not None else system_clock()
 
     @property
     def clock_offset(self) -> float:
-        """By how many seconds this machine's clock is ahead of that which the script went by."""
+        """Seconds by which this machine's clock is ahead of the script's clock."""
         return self.unix_time - self.now
 
-    def run(self, step: Step, *, may_be_dropped: bool = False) -> asyncio.Future[Any]:
-        """Return the answer to a step, once it has come.
+    def run(self, step: EncodedStep, *, may_be_dropped: bool = False) -> asyncio.Future[Any]:
+        """Queue a step, and return a future of its reply.
 
         Args:
-            step: what to do.
-            may_be_dropped: leave it out if the caller is cancelled before its turn: a claim that
-                nobody waits for would have no owner, while a completion is a fact all the same.
+            step: the step.
+            may_be_dropped: skip the step if its caller is cancelled before it is sent: a claim
+                would have no owner. A completion is a fact, and is not skipped.
 
         Raises:
-            StoreError: from the future: it was not done, or nobody knows.
+            StoreError: from the future: the step was not done, or its outcome is unknown.
 
         """
         loop = self._loop
         future: asyncio.Future[Any] = loop.create_future()
         self._waiting.append(_Job(step, future, loop.time() + CALL_SECONDS, may_be_dropped))
         if self._task is None or self._task.done():
-            # It begins in the loop's next turn, when all that is asked in this one has joined.
+            # The task starts in the next iteration of the loop, so all steps of this one join.
             self._task = loop.create_task(self._work(), name="hookonce-redis-batches")
         return future
 
     async def aclose(self) -> None:
-        """Finish what is under way, and let go of the connection."""
+        """Finish the calls in flight, and return the connection."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
         await self._let_go()
@@ -125,7 +126,7 @@ class Shard:
         while batch := self._next_batch():
             started = self._loop.time()
             try:
-                # The first has waited longest; the others give up with it, never later.
+                # The first job has the earliest deadline, which holds for the whole batch.
                 now, *values = await self._send([job.step for job in batch], batch[0].deadline)
             except StoreError as error:
                 for job in batch:
@@ -138,7 +139,7 @@ class Shard:
                 self._waiting.clear()
                 raise
             else:
-                # On its own, and before the callers go on: should it fail, they have their answers.
+                # Scheduled as a callback, so that a failing listener does no harm here.
                 self._loop.call_soon(self._flushed, len(batch), self._loop.time() - started)
                 self.now = float(now)
                 for job, value in zip(batch, values, strict=True):
@@ -148,7 +149,7 @@ class Shard:
                         job.future.set_result(value)
 
     def _next_batch(self) -> list[_Job]:
-        """Return what goes out together; nothing if nothing waits."""
+        """Return the jobs to send in one call; an empty list if none waits."""
         batch: list[_Job] = []
         size = 0
         while self._waiting and len(batch) < _MOST_STEPS:
@@ -162,9 +163,9 @@ class Shard:
             batch.append(self._waiting.popleft())
         return batch
 
-    async def _send(self, steps: Sequence[Step], deadline: float) -> list[Any]:
+    async def _send(self, steps: Sequence[EncodedStep], deadline: float) -> list[Any]:
         """Return the script's time and the answer to each step, or raise StoreError."""
-        try_seconds = _DURABLE_TRY_SECONDS if self._safety.is_asked_for else _TRY_SECONDS
+        try_seconds = _DURABLE_TRY_SECONDS if self._safety.needs_wait else _TRY_SECONDS
         # The time stays the same when a call is repeated, as the rest of it does.
         now = b"" if self._clock is None else repr(self._clock()).encode()
         pause = 0.0
@@ -183,15 +184,15 @@ class Shard:
             pause = min(max(_FIRST_PAUSE_SECONDS, 2 * pause), _LONGEST_PAUSE_SECONDS)
 
     async def _try(
-        self, steps: Sequence[Step], now: bytes, seconds: float, heard: Callable[[], None]
+        self, steps: Sequence[EncodedStep], now: bytes, seconds: float, heard: Callable[[], None]
     ) -> list[Any]:
         safety = self._safety
-        # The server is to say how far it has come before the time is up.
-        wait = [safety.command(_PART_TO_WAIT * seconds)] if safety.is_asked_for else []
+        # The server must reply to the wait before our own time limit ends.
+        wait = [safety.command(_PART_TO_WAIT * seconds)] if safety.needs_wait else []
         try:
             answer, waited = await self._exchange(steps, now, wait, heard)
         except BaseException:
-            # The next try needs another connection: on this one replies to this try may still come.
+            # Late replies may still arrive on this connection, so the next try needs another one.
             await self._let_go()
             raise
         for reply in waited:
@@ -199,9 +200,13 @@ class Shard:
         return answer
 
     async def _exchange(
-        self, steps: Sequence[Step], now: bytes, wait: Sequence[Command], heard: Callable[[], None]
+        self,
+        steps: Sequence[EncodedStep],
+        now: bytes,
+        wait: Sequence[Command],
+        heard: Callable[[], None],
     ) -> tuple[list[Any], list[Any]]:
-        """Return the script's answer, and what its safety is said to be."""
+        """Return the script's reply, and the replies about its durability."""
         connection = await self._connected()
         for script in ((b"EVALSHA", SCRIPT_SHA), (b"EVAL", SCRIPT)):
             commands: list[Command] = [_PRELUDE, self._call(script, now, steps), *wait]
@@ -233,8 +238,8 @@ class Shard:
                 await self._connection.disconnect(nowait=True)
             await pool.release(self._connection)
 
-    def _call(self, script: tuple[bytes, ...], now: bytes, steps: Sequence[Step]) -> bytes:
-        is_safe = b"1" if self._safety.is_asked_for else b"0"
+    def _call(self, script: tuple[bytes, ...], now: bytes, steps: Sequence[EncodedStep]) -> bytes:
+        is_safe = b"1" if self._safety.needs_wait else b"0"
         head = (*script, b"1", self._base, now, self._retention, self._channel, is_safe)
         count = len(head) + sum(step.words for step in steps)
         requests = (step.request for step in steps)
@@ -247,7 +252,7 @@ def _refused(answer: Sequence[bytes]) -> StoreError:
 
 def _fail(job: _Job, error: StoreError) -> None:
     if not job.future.done():
-        # One object for all would collect every caller's traceback.
+        # A shared exception would collect the traceback of every caller.
         failure = StoreError(*error.args)
         failure.__cause__ = error.__cause__
         job.future.set_exception(failure)

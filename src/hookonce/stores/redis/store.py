@@ -303,7 +303,7 @@ class RedisStore(RedisReports, RedisReconciling):
         """
         session = self._session
         session.listener.looks(endpoint)
-        return await session.takes.fetch(
+        return await session.fetching.fetch(
             min(limit, _MOST_TAKEN), lease, endpoint=endpoint, worker=worker, token=token
         )
 
@@ -314,7 +314,7 @@ class RedisStore(RedisReports, RedisReconciling):
     async def retire(self, worker: str) -> None:
         """Forget a worker that ends."""
         session = self._session
-        await session.ask_all(step("retire", worker, session.takes.end(worker)))
+        await session.ask_all(step("retire", worker, session.fetching.end(worker)))
 
     async def make_due(self, key: DeliveryKey) -> bool:
         """Make a waiting event due now; see ``InboxStore.make_due``."""
@@ -333,7 +333,7 @@ class RedisStore(RedisReports, RedisReconciling):
         return self._running
 
     async def _own(self, claim: Claimed, name: str, *arguments: str | bytes | float) -> Ownership:
-        """Take a step that only the owner may take."""
+        """Run a step that only the owner of the claim may take."""
         return codec.read_ownership(
             await self._session.ask(claim.key, name, claim.token, *arguments)
         )

@@ -1,7 +1,7 @@
-"""Wakes those who wait for something to take: one subscription for all of a process.
+"""Wakes workers that wait for events, with one subscription for an event loop.
 
-Messages may be lost, or come without need. Whoever waits looks for itself again after a while, so
-that a lost one is a delay and nothing else.
+Messages may be lost, or arrive without need. A waiting worker looks for events again after a while,
+so a lost message only causes a delay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .connection import Servers
 
 _log = get_logger("hookonce.store")
 
-# Without a subscription, those who wait look this often.
+# How often waiting workers look for events while there is no subscription.
 _DEAF_SECONDS = 0.5
 _SILENCE_SECONDS = 5.0
 _RECONNECT_SECONDS = 0.5
@@ -29,12 +29,12 @@ _LONGEST_RECONNECT_SECONDS = 10.0
 
 
 class Listener:
-    """Hears of new work, within one event loop.
+    """Receives notifications about new events, in one event loop.
 
     Args:
-        servers: where it is told.
-        channel: the channel it is told on.
-        is_due: tells whether an endpoint has something to take.
+        servers: where to subscribe.
+        channel: the channel of the notifications.
+        is_due: returns whether an endpoint has an event to fetch.
 
     """
 
@@ -50,15 +50,15 @@ class Listener:
         self._has_complained = False
 
     def signal(self, endpoint: str) -> None:
-        """Wake those who wait for an endpoint."""
+        """Wake the workers that wait for an endpoint."""
         self._signals[endpoint].set()
 
     def looks(self, endpoint: str) -> None:
-        """Forget what was heard before somebody looks; what is heard from now on is new."""
+        """Clear an endpoint's signal before a fetch, so that a later signal is noticed."""
         self._signals[endpoint].clear()
 
     async def wait(self, endpoint: str, seconds: float) -> None:
-        """Return when something was heard since the last look, or after so many seconds."""
+        """Return at a signal since the last fetch, or after ``seconds``."""
         if self._task is None or self._task.done():
             loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._work(), name="hookonce-redis-listener")
@@ -89,7 +89,7 @@ class Listener:
             await asyncio.sleep(pause)
 
     async def _listen(self, pool: ConnectionPool) -> None:
-        """Hear messages until the connection is silent or broken."""
+        """Receive messages until the connection is silent or broken."""
         connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py
         try:
             await connection.send_command("SUBSCRIBE", self._channel)
@@ -100,7 +100,7 @@ class Listener:
                 )
                 if message is None:
                     if is_asked:
-                        return  # it has not even answered the ping
+                        return  # the server has not answered the ping
                     await connection.send_command("PING")
                     is_asked = True
                     continue
@@ -117,7 +117,7 @@ class Listener:
             await pool.release(connection)
 
     async def _catch_up(self) -> None:
-        """Look for what was told before this moment, and has gone unheard."""
+        """Look for events whose messages came before the subscription."""
         for endpoint, signal in list(self._signals.items()):
             if await self._is_due(endpoint):
                 signal.set()

@@ -1,11 +1,11 @@
--- Dead letters, and deliveries kept for the case that a claim ends unsettled.
+-- Dead letters, and deliveries that become dead letters if their claim ends unsettled.
 
--- A delivery that was kept is no dead letter while an attempt at its event still runs.
+-- A kept delivery is not a dead letter while an attempt at its event is running.
 local function is_kept(record)
   return record.dead_letter and record.dead_letter ~= 'dead'
 end
 
--- Whether the sender may still bring the event. It ends by itself: SAVED.end, SAVED_CLAIMED.end.
+-- Whether the sender may still send the event again. This state ends by itself: SAVED.end, SAVED_CLAIMED.end.
 local function is_saved(record)
   return type(record.dead_letter) == 'number' and now < record.dead_letter
 end
@@ -18,10 +18,10 @@ local function is_visible(record)
   return record ~= nil and record.dead_letter and not is_hidden(record)
 end
 
--- `letter` is as in a record. `delivery` is {endpoint, event_id, type, received, body}; nil leaves what is kept.
--- Leaves the record to be written.
-local function write_dead_letter(key, record, letter, delivery, reason, failure)
-  local name, at = base .. ':l:' .. key, text(tonumber(letter) or now)
+-- `state` is a record's dead_letter. `delivery` is {endpoint, event_id, type, received, body}; nil if it is kept
+-- already. The caller writes the record.
+local function write_dead_letter(key, record, state, delivery, reason, failure)
+  local name, at = base .. ':l:' .. key, text(tonumber(state) or now)
   local known = redis.call('HMGET', name, 'endpoint', 'seq')
   local endpoint, seq = known[1], known[2]
   if not endpoint then
@@ -33,7 +33,7 @@ local function write_dead_letter(key, record, letter, delivery, reason, failure)
   for _, index in ipairs({base .. ':x', base .. ':x:' .. endpoint}) do
     place(index, seq .. ':' .. key, at)
   end
-  record.dead_letter = letter
+  record.dead_letter = state
 end
 
 local function forget_dead_letter(key)
@@ -45,9 +45,9 @@ local function forget_dead_letter(key)
   place(base .. ':x:' .. known[1], known[2] .. ':' .. key, nil)
 end
 
--- In these states there is no letter: FREE.keep, FREE.save, FREE.keep_in_flight, FREE.save_in_flight,
--- CLAIMED.keep, CLAIMED.save, CLAIMED.keep_in_flight, CLAIMED.save_in_flight. Of what is kept already only the
--- time can come nearer: SAVED.keep, SAVED.save, SAVED.keep_in_flight, SAVED.save_in_flight, SAVED_CLAIMED.keep,
+-- States without a dead letter: FREE.keep, FREE.save, FREE.keep_in_flight, FREE.save_in_flight,
+-- CLAIMED.keep, CLAIMED.save, CLAIMED.keep_in_flight, CLAIMED.save_in_flight. In these states the
+-- time can only become earlier: SAVED.keep, SAVED.save, SAVED.keep_in_flight, SAVED.save_in_flight, SAVED_CLAIMED.keep,
 -- SAVED_CLAIMED.save, SAVED_CLAIMED.keep_in_flight, SAVED_CLAIMED.save_in_flight, KEPT.keep, KEPT.save,
 -- KEPT.keep_in_flight, KEPT.save_in_flight, INTERRUPTED.keep, INTERRUPTED.save, INTERRUPTED.keep_in_flight,
 -- INTERRUPTED.save_in_flight. Where there is an entry or a dead letter, nothing changes: WAITING.keep, WAITING.save,
@@ -56,28 +56,28 @@ end
 -- REPLAYED.keep_in_flight, REPLAYED.save_in_flight
 local function keep(key, delivery, dead_at, record)
   if record.endpoint or record.dead_letter == 'dead' then return end
-  if record.dead_letter == 'kept' then return end -- a proof stands, whatever a later copy says
-  local letter, known = tonumber(dead_at), {}
-  if not letter or letter <= now then letter = 'kept' end
+  if record.dead_letter == 'kept' then return end -- a later copy cannot make the event wait again
+  local state, known = tonumber(dead_at), {}
+  if not state or state <= now then state = 'kept' end
   if record.dead_letter then
-    if letter ~= 'kept' and letter >= record.dead_letter then return end
+    if state ~= 'kept' and state >= record.dead_letter then return end
     known = redis.call('HMGET', base .. ':l:' .. key, 'reason', 'error')
   end
-  write_dead_letter(key, record, letter, delivery, known[1] or 'interrupted', known[2] or '')
+  write_dead_letter(key, record, state, delivery, known[1] or 'interrupted', known[2] or '')
   write_record(key, record)
 end
 
 -- The first eleven are as in entry_reply; the last is '1' for what was saved.
-local function letter_reply(key, with_body)
+local function dead_letter_reply(key, with_body)
   local record = unfinished(key)
   if not is_visible(record) then return nil end
   local name = base .. ':l:' .. key
   local found = redis.call('HMGET', name,
     'endpoint', 'event_id', 'type', 'received', 'at', 'seq', 'reason', 'error')
-  if not found[1] then return nil end -- somebody has deleted it, or a full server evicted it
+  if not found[1] then return nil end -- deleted by someone, or evicted by a full server
   local attempts, history = record.attempt, record.history
   if is_live(record) then
-    attempts = attempts - 1 -- the one under way may yet succeed
+    attempts = attempts - 1 -- the attempt in flight may still succeed
   elseif record.token then
     history = with_failure(history, attempts, record.ends, INTERRUPTED)
   end
@@ -106,7 +106,7 @@ end
 
 -- key
 function ops.dead_letter(arg)
-  return letter_reply(arg[1], true) or 'N'
+  return dead_letter_reply(arg[1], true) or 'N'
 end
 
 -- endpoint or '', what is wanted[5], score, member, limit
@@ -122,7 +122,7 @@ function ops.dead_letters(arg)
       if wanted.reason ~= '' and known[2] ~= wanted.reason then return nil end
     end
     if not may_be_outstanding(key, wanted.outstanding) then return nil end
-    local row = letter_reply(key, false)
+    local row = dead_letter_reply(key, false)
     return row and is_outstanding(row[9], wanted.outstanding) and row or nil
   end)
 end

@@ -1,10 +1,10 @@
--- The inbox: events that wait for workers. An event that is taken stays in it and is due again when
--- its lease runs out, so that nothing has to be swept after a crash.
+-- The inbox: events that wait for workers. A fetched event stays in it, and is due again when its lease ends, so
+-- nothing has to be cleaned up after a crash.
 
 -- A reply with more bodies than this would hold the server up, and come too late over a slow link.
-local MOST_TAKEN_BYTES = 1024 * 1024
--- The worker's last take is remembered for longer than a client repeats it, or a network delays it.
-local TAKE_SECONDS = 60
+local MOST_FETCHED_BYTES = 1024 * 1024
+-- A worker's last fetch is remembered for longer than a client repeats it, or a network delays it.
+local FETCH_SECONDS = 60
 
 local function body_name(key)
   return base .. ':i:' .. key
@@ -23,12 +23,12 @@ local function member_of(key, record)
   return record.seq .. ':' .. key
 end
 
--- An entry cannot be due later than it was put off, unless the clock was set back.
+-- After the clock was set back, an entry would be due later than its delay: shorten that.
 local function due_of(record)
   return math.min(record.due, now + record.delay)
 end
 
--- Leaves the record to be written.
+-- The caller writes the record.
 local function set_due(key, record, delay)
   record.due, record.delay = now + delay, delay
   place(base .. ':q:' .. record.endpoint, member_of(key, record), text(record.due))
@@ -43,14 +43,14 @@ local function leave_inbox(endpoint, key, member, size)
   place(base .. ':o:' .. endpoint, member, nil)
 end
 
--- Leaves the record to be written.
+-- The caller writes the record.
 local function forget_entry(key, record)
   leave_inbox(record.endpoint, key, member_of(key, record), record.size)
   record.endpoint = false
 end
 
--- Of an entry whose body or record somebody has deleted, or a full server evicted, nothing can be
--- handled, and it must not keep the others from being taken. If the sender brings it again, it is new.
+-- Removes an entry whose body or record was deleted, or evicted by a full server. It cannot be handled, and must
+-- not keep other entries from being fetched. If the sender sends the event again, it is new.
 local function forget_rest(endpoint, member, record)
   local key = key_of(member)
   if not record or not record.endpoint then return leave_inbox(endpoint, key, member) end
@@ -58,7 +58,7 @@ local function forget_rest(endpoint, member, record)
   write_record(key, record)
 end
 
--- What is not stored because the event is known, as the answer to its put.
+-- The answer to the enqueue of a known event; nil if the event is to be stored.
 local function refusal(record, token)
   if record.done_until then return 'D' end -- DONE.enqueue
   if is_saved(record) then return nil end
@@ -114,10 +114,10 @@ local function see_worker(endpoint, worker)
   redis.call('PEXPIRE', places, milliseconds(2 * WORKER_SECONDS))
 end
 
--- Clocks of servers that replace each other differ by so much.
+-- The clocks of a master and its replica may differ by this much.
 local CLOCK_SECONDS = 1
 
--- After the clock was set back nothing would be due for as long as it was set back.
+-- After the clock was set back, entries would be due too late: shorten their delays.
 local function bring_forward(endpoint)
   local counts = counts_of(endpoint)
   if counts.depth == 0 then return end
@@ -134,7 +134,7 @@ local function bring_forward(endpoint)
       place(queue, member, text(record.due))
       write_record(key, record)
     else
-      place(queue, member, text(now)) -- a take finds out what is wrong with it
+      place(queue, member, text(now)) -- the next fetch removes it
     end
   end
 end
@@ -146,8 +146,8 @@ local function next_due(endpoint)
   return text(math.max(0, tonumber(first[2]) - now))
 end
 
--- Of a claim that was granted or begun anew, as the row of a take.
-local function taken(key, record, body)
+-- The row of a fetch, for a claim that was granted or extended.
+local function fetched_row(key, record, body)
   set_live(key, record.ends)
   set_due(key, record, record.lease)
   write_record(key, record)
@@ -155,29 +155,28 @@ local function taken(key, record, body)
     record.type, record.received, body}
 end
 
--- What is returned is the worker's from now on, for a whole lease; what has run out meanwhile is due.
-local function taken_before(last, token, lease)
+-- Extends the claims of the repeated fetch that are still live, and returns their rows.
+local function fetched_before(last, token, lease)
   local found = {}
   for _, key in ipairs(redis.call('LRANGE', last, 2, -1)) do
     local record, body = owned(key, token), body_of(key)
     if is_live(record) and record.endpoint and body then
       record.ends, record.lease = now + lease, lease
-      found[#found + 1] = taken(key, record, body)
+      found[#found + 1] = fetched_row(key, record, body)
     end
   end
   return found
 end
 
-local function remember_take(last, number, token, keys)
+local function remember_fetch(last, number, token, keys)
   redis.call('DEL', last)
   redis.call('RPUSH', last, number, token, unpack(keys))
-  redis.call('PEXPIRE', last, milliseconds(TAKE_SECONDS))
+  redis.call('PEXPIRE', last, milliseconds(FETCH_SECONDS))
 end
 
--- A network may deliver a call after the worker has repeated it and gone on: nobody reads its answer.
--- The token of the worker's last take here, '' if there is none; or nil for such a late one. Else the worker is
--- noted as there.
-local function last_take(last, number, endpoint, worker)
+-- The token of the worker's last fetch here, '' if there is none. nil if this call is late: a network may deliver
+-- a call after the worker has repeated it and gone on, and nobody reads its answer. Else the worker is noted as seen.
+local function last_fetch(last, number, endpoint, worker)
   local known = redis.call('LRANGE', last, 0, 1)
   if tonumber(number) < (tonumber(known[1]) or 0) then return nil end
   see_worker(endpoint, worker)
@@ -185,14 +184,14 @@ local function last_take(last, number, endpoint, worker)
   return known[2] or ''
 end
 
--- endpoint, worker, token, number: whether there is something to take here
+-- endpoint, worker, token, number: whether there is something to fetch here
 function ops.peek(arg)
   local endpoint, worker, token, number = arg[1], arg[2], arg[3], arg[4]
   local last = base .. ':r:' .. worker
-  local last_token = last_take(last, number, endpoint, worker)
+  local last_token = last_fetch(last, number, endpoint, worker)
   if not last_token then return {next_due(endpoint), '0'} end
   if last_token == token then return {next_due(endpoint), '1'} end
-  remember_take(last, number, '', {})
+  remember_fetch(last, number, '', {})
   return {next_due(endpoint), '0'}
 end
 
@@ -201,10 +200,10 @@ function ops.fetch(arg)
   local endpoint, worker, token, number = arg[1], arg[2], arg[3], arg[4]
   local limit, lease = tonumber(arg[5]), tonumber(arg[6])
   local last = base .. ':r:' .. worker
-  local last_token = last_take(last, number, endpoint, worker)
+  local last_token = last_fetch(last, number, endpoint, worker)
   if not last_token then return {next_due(endpoint), {}} end
   if last_token == token then
-    local again = taken_before(last, token, lease)
+    local again = fetched_before(last, token, lease)
     return {next_due(endpoint), again}
   end
   local found, keys, bytes = {}, {}, 0
@@ -221,15 +220,15 @@ function ops.fetch(arg)
       forget_rest(endpoint, member, record)
     else
       bytes = bytes + #body
-      if #found > 0 and bytes > MOST_TAKEN_BYTES then break end
+      if #found > 0 and bytes > MOST_FETCHED_BYTES then break end
       grant(key, record, token, lease) -- WAITING.fetch
       keys[#keys + 1] = key
-      found[#found + 1] = taken(key, record, body)
+      found[#found + 1] = fetched_row(key, record, body)
     end
   end
-  remember_take(last, number, token, keys)
+  remember_fetch(last, number, token, keys)
   local due = next_due(endpoint)
-  -- Whoever was woken by the same put as this worker has found nothing, or less than there is.
+  -- More events are due, and other workers may have looked too early: wake them again.
   if limit > 0 and due == '0' then to_wake[endpoint] = true end
   return {due, found}
 end
@@ -244,7 +243,7 @@ function ops.retire(arg)
   pass_when_full()
   redis.call('ZREM', base .. ':w', arg[1])
   redis.call('HDEL', base .. ':y', arg[1])
-  remember_take(base .. ':r:' .. arg[1], arg[2], '', {})
+  remember_fetch(base .. ':r:' .. arg[1], arg[2], '', {})
   return HELD
 end
 

@@ -1,14 +1,14 @@
--- Key locks, as in key_locks.py, whose functions the steps are named after: one run at a time for a handler and a
--- key, and the highest mark that has succeeded. A key_lock lies in the shard of its own name.
+-- Key locks; key_locks.py defines the steps. One attempt at a time for a handler and a key, and the highest
+-- watermark that has succeeded. A key lock is in the shard of its name.
 --
---   BASE:k:<lock>  string: its record, see below              expires with the lease or the mark
+--   BASE:k:<lock>  string: its record, see below              expires with the lease or the watermark
 --   BASE:z:<lock>  zset: the events that wait, as they came   expires with the lease
 
--- A mark's time is a text of 20 digits, which sorts as its number: that may have more than Lua's have.
--- token: of who has it, or false        ends, lease: of that one; who waits is forgotten at that end
--- created, event_id: the mark; created is false where there is none     expires: when that is forgotten
--- has_waiting: whether somebody waits
--- nonce, called: of the last call that has called somebody: repeated, it is told the same
+-- A watermark's time is a text of 20 digits, which sorts as the number; Lua's numbers have too few digits.
+-- token: of the owner, or false         ends, lease: of its lease; waiting events are forgotten when it ends
+-- created, event_id: the watermark, created is false if there is none     expires: when it is forgotten
+-- has_waiting: whether events wait
+-- nonce, called: of the last release that called an event: repeated, the release gets the same answer
 local function key_lock_of(name)
   local stored = redis.call('GET', base .. ':k:' .. name)
   local token, ends, lease, created, event_id, expires, has_waiting, nonce, called = false, 0, 0, false, '',
@@ -16,7 +16,7 @@ local function key_lock_of(name)
   if stored then
     token, ends, lease, created, event_id, expires, has_waiting, nonce, called = cmsgpack.unpack(stored)
   end
-  -- A lease cannot end later than it lasts, unless the clock was set back.
+  -- After the clock was set back, a lease has more time left than it lasts: shorten it.
   local is_capped = ends > now + lease
   ends = math.min(ends, now + lease)
   if ends <= now then
@@ -49,7 +49,7 @@ local function write_key_lock(name, key_lock)
 end
 
 -- key_lock, token, lease, created or '', event_id, '1' to drop ties, waiting or '':
--- 'E', or {'B', until when it is busy}, or {'S', created, event_id} of the mark
+-- 'E', or {'B', until when it is busy}, or {'S', created, event_id} of the watermark
 function ops.acquire_key_lock(arg)
   local name, token, lease, created, event_id, waiting = arg[1], arg[2], tonumber(arg[3]), arg[4], arg[5], arg[7]
   local key_lock = key_lock_of(name)
@@ -74,7 +74,7 @@ function ops.acquire_key_lock(arg)
   return 'E'
 end
 
--- key_lock, token, nonce, created or '', event_id, who waits no more or '': who is to come next, or ''
+-- key_lock, token, nonce, created or '', event_id, event that waits no longer or '': the event to call next, or ''
 function ops.release_key_lock(arg)
   local name, nonce, created, event_id = arg[1], arg[3], arg[4], arg[5]
   local key_lock = key_lock_of(name)

@@ -10,20 +10,20 @@
 --   BASE:i:<key>  string: it is in the inbox, and this is its body             until done or dead
 --   BASE:l:<key>  hash: its dead letter, or the delivery kept for one          until done
 --   BASE:c:<key>  string: until when its gap counts as accepted                expires then
--- Of a key_lock: see key locks.lua.
+-- Of a key lock: see key_locks.lua.
 -- Of an endpoint:
---   BASE:q:<endpoint>  zset: its inbox by the time due       BASE:o:<endpoint>  by the time put
---   BASE:n:<endpoint>  hash: bytes in the inbox, and when it was last looked into
---   BASE:x:<endpoint>  zset: its letters by the time buried; BASE:x of all endpoints
+--   BASE:q:<endpoint>  zset: its inbox by the time due       BASE:o:<endpoint>  by the time enqueued
+--   BASE:n:<endpoint>  hash: bytes in the inbox, and when it was last fetched from
+--   BASE:x:<endpoint>  zset: its dead letters by the time buried; BASE:x of all endpoints
 --   BASE:p:<endpoint>  zset: the applications that receive there by the time seen, in the first shard
 --   BASE:f:<endpoint>  zset: the times in which types were ignored by their end, in the first shard
 --   BASE:g:<endpoint>  string: somebody looks at its activity; BASE:h:<endpoint> list: what was told of it, and
 --                      BASE:j:<endpoint> how many lines that were in all; in the first shard
 -- Of the shard: BASE:e endpoints that have an inbox, BASE:v live claims by their end, BASE:w workers
--- by the time seen, BASE:y their endpoints, BASE:r:<worker> list: the number and token of its last take, and what
--- that took, BASE:s a counter that breaks ties, BASE:t a mark to wait for.
+-- by the time seen, BASE:y their endpoints, BASE:r:<worker> list: the number and token of its last fetch, and the
+-- keys that it fetched, BASE:s a counter that breaks ties, BASE:t a key that is written to wait for its durability.
 --
--- Every event that is known has one packed record, so that the usual claim is one SET NX, the usual put
+-- Every event that is known has one packed record, so that the usual claim is one SET NX, the usual enqueue
 -- a GET and an MSET, and a completion one SET GET: every further command costs the server as much again.
 --
 -- What a step answers, and what becomes of the event, is written in life.py; the rows of its table
@@ -42,7 +42,7 @@ end
 local ops = {}
 local HELD, LOST = 'H', 'L'
 
--- Set in passing, and acted upon once at the end of the call.
+-- Steps set these; the end of the call acts on them once.
 local latest_end = nil
 local to_wake = {}
 
@@ -52,7 +52,7 @@ local texts = {}
 local function text(number)
   local known = texts[number]
   if not known then
-    if number ~= number then return 'nan' end -- which is no place in a table
+    if number ~= number then return 'nan' end -- NaN cannot be an index of a table
     known = string.format('%.17g', number)
     texts[number] = known
   end
@@ -132,8 +132,8 @@ local function key_of(member)
   return string.sub(member, 18)
 end
 
--- With a full memory the server refuses to write more, but not once a script has begun to delete.
--- What was accepted can then still be finished; only what is new is refused.
+-- With a full memory the server refuses writes, except in a script that has deleted a key first. So this lets
+-- accepted events be finished; only new events are refused.
 local passes = false
 local function pass_when_full()
   if not passes then redis.call('DEL', base .. ':t') end

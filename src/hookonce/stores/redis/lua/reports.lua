@@ -1,4 +1,4 @@
--- What a person or a probe asks for, and upkeep.
+-- Counts and activity for operators and probes, and the removal of expired records.
 
 local function is_of(key, endpoint)
   return endpoint == '' or string.sub(key, 1, #endpoint + 1) == endpoint .. ':'
@@ -15,10 +15,10 @@ function ops.stats(arg)
       if is_hidden(record_of(key) or {}) then hidden = hidden + 1 end
     end
   end
-  local letters = wanted == '' and base .. ':x' or base .. ':x:' .. wanted
-  local dead, kept = redis.call('ZCARD', letters), 0
-  -- Of these the time has still to come, or the clock was set back.
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', letters, '(' .. text(now), '+inf')) do
+  local dead_letters = wanted == '' and base .. ':x' or base .. ':x:' .. wanted
+  local dead, kept = redis.call('ZCARD', dead_letters), 0
+  -- Their time has not come yet, or the clock was set back.
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', dead_letters, '(' .. text(now), '+inf')) do
     local record = record_of(key_of(member)) or {}
     if is_saved(record) and not is_live(record) then kept = kept + 1 end
   end
@@ -104,8 +104,8 @@ function ops.follow(arg)
   return {tostring(last), redis.call('LRANGE', base .. ':h:' .. endpoint, place - last, -1)}
 end
 
--- The server forgets by itself what its own time says is over. With a clock of the caller's,
--- records are looked at one by one. cursor or ''
+-- The server expires records by its own clock. With a clock of the caller, expired records are searched one by
+-- one. cursor or ''
 function ops.sweep(arg)
   write_all()
   redis.call('ZREMRANGEBYSCORE', LIVE, '-inf', text(now))
