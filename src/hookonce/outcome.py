@@ -50,11 +50,11 @@ class Reason(StrEnum):
 
 
 SUCCEEDED = frozenset({Reason.HANDLED, Reason.DUPLICATE, Reason.STALE})
-"""Of an event that needs no handler any more."""
+"""Reasons after which an event needs no handler any more."""
 
 
 def is_punished(status: int) -> bool:
-    """Return whether the sender takes a status amiss: a redirect, or 410."""
+    """Return whether the sender punishes a status: a redirect, or 410."""
     return status >= 300 and (status < 400 or status == HTTPStatus.GONE)
 
 
@@ -105,7 +105,7 @@ DUPLICATE = Outcome(HTTPStatus.OK, Reason.DUPLICATE)
 STALE = Outcome(HTTPStatus.OK, Reason.STALE)
 TOO_LARGE = Outcome(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, Reason.BODY_TOO_LARGE)
 TOO_SLOW = Outcome(HTTPStatus.REQUEST_TIMEOUT, Reason.BODY_TIMEOUT)
-# 500: what loses bytes is before the receiver, and when it is mended the next attempt is whole.
+# 500, not 400: a proxy lost the bytes, and a retry may arrive whole.
 INCOMPLETE = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.BODY_INCOMPLETE)
 NOT_POST = Outcome(HTTPStatus.METHOD_NOT_ALLOWED, Reason.METHOD_NOT_ALLOWED, {"allow": "POST"})
 NOT_FOUND = Outcome(HTTPStatus.NOT_FOUND, Reason.NOT_FOUND)
@@ -113,7 +113,7 @@ BROKEN = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.INTERNAL_ERROR)
 
 
 def later(reason: Reason, after_seconds: float | None = None) -> Outcome:
-    """Return a 503 that asks for another attempt, by default when the sender would come anyway."""
+    """Return a 503 with Retry-After, by default the sender's own first delay."""
     seconds = _RETRY_AFTER_SECONDS if after_seconds is None else after_seconds
     return Outcome(
         HTTPStatus.SERVICE_UNAVAILABLE, reason, {"retry-after": str(max(1, ceil(seconds)))}

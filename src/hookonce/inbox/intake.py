@@ -1,4 +1,4 @@
-"""Where verified deliveries are stored for workers, and where it shows when nobody works."""
+"""Stores verified deliveries for workers, and reports an inbox without a worker."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LOOK_FOR_WORKERS_SECONDS = 30.0
 
 
 class InboxIntake:
-    """Puts deliveries into the inbox of one endpoint, and says where nobody works on them.
+    """Enqueues deliveries in the inbox of one endpoint, and reports if it has no worker.
 
     Args:
-        dependencies: what a receiver's rooms share.
+        dependencies: what the parts of a receiver share.
         store: where they wait.
         waiting: the same as an operator sees it.
         settings: how much may wait, and how it is worked off.
@@ -57,7 +57,7 @@ class InboxIntake:
         self._next_look = 0.0
 
     async def stop(self) -> None:
-        """Take nothing more; what was begun goes on."""
+        """Stop fetching events; attempts in flight continue."""
         if self._look is not None:
             self._look.cancel()
         await self.worker.stop()
@@ -95,7 +95,7 @@ class InboxIntake:
         )
 
     def _look_for_workers(self) -> None:
-        """Say it loudly, but not with every delivery, when nobody works."""
+        """Log an error if the inbox has no worker, but not with every delivery."""
         loop = asyncio.get_running_loop()
         if self.worker.is_running or (self._look is not None and not self._look.done()):
             return

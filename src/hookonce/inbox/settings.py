@@ -1,4 +1,4 @@
-"""How an inbox is worked off: how many at once, how often, how long apart, how much may wait."""
+"""Settings of an inbox: concurrency, attempts, backoff and capacity."""
 
 from __future__ import annotations
 

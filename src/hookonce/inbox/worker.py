@@ -1,4 +1,4 @@
-"""Drains the inbox through the same dispatch: takes events under a lease and runs their handlers.
+"""Worker: fetches events from the inbox under a lease and runs their handlers.
 
 It takes no more than it can begin at once: when a process is killed, only what it had begun waits
 for the end of a lease.
@@ -41,7 +41,7 @@ class Worker:
     """Handles the events in the inbox of one endpoint.
 
     Args:
-        dependencies: what a receiver's rooms share.
+        dependencies: what the parts of a receiver share.
         store: where they wait.
         settings: how many at once, how often, how long apart.
         attempts: the events under way.
@@ -80,7 +80,7 @@ class Worker:
         _log.info("working on the inbox of %s as %s", self._dependencies.endpoint, self._name)
 
     async def stop(self) -> None:
-        """Take nothing more; what was begun goes on."""
+        """Stop fetching events; attempts in flight continue."""
         if self._task is not None:
             for waited_for in (self._stop, self._room, self._work):
                 waited_for.set()
@@ -91,7 +91,7 @@ class Worker:
         while not self._stop.is_set():
             self._work.clear()
             try:
-                batch = await self._take(token)
+                batch = await self._fetch(token)
                 token, pause = new_token(), _FIRST_PAUSE_SECONDS
                 await self._begin_all(batch.taken)
                 await self._until_worthwhile(batch)
@@ -109,7 +109,7 @@ class Worker:
             await set_within(pause, self._stop)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    async def _take(self, token: Token) -> Batch:
+    async def _fetch(self, token: Token) -> Batch:
         self._asked_at = time.monotonic()
         call = self._store.fetch(
             self._free(),
@@ -173,10 +173,10 @@ class Worker:
             return self._bury(taken, DeadReason.UNREADABLE, str(error))
         except Exception as error:  # noqa: BLE001 - one event must not hold up the others
             _log.exception("cannot begin %s", claim.key)
-            return self._put_off(taken, f"it could not be begun: {type(error).__name__}")
+            return self._defer(taken, f"it could not be begun: {type(error).__name__}")
         if not handlers:
             # It was stored where there was one, by another version of the application.
-            return self._put_off(taken, f"this worker has no handler for {event.type}")
+            return self._defer(taken, f"this worker has no handler for {event.type}")
         origin = Queued(
             self._settings.backoff_seconds(claim.attempt),
             is_last=claim.attempt >= self._settings.max_attempts,
@@ -213,8 +213,8 @@ class Worker:
         elif settlement := self._begin_run(taken):
             await settlement
 
-    async def _put_off(self, taken: Fetched, fault: str) -> None:
-        """Let an event that cannot be begun here wait for a worker that can, but not for ever."""
+    async def _defer(self, taken: Fetched, fault: str) -> None:
+        """Defer an event that this worker cannot handle, or bury it after its last attempt."""
         claim = taken.claim
         if claim.attempt >= self._settings.max_attempts:
             await self._bury(taken, DeadReason.EXHAUSTED, fault)
@@ -244,18 +244,18 @@ class Worker:
             return False
 
     async def retire(self) -> None:
-        """Say that this worker is gone: after ``stop``, and when what it had begun has ended."""
+        """Unregister this worker, after ``stop`` and after its last attempt has ended."""
         if self._task is None:
             return
         self._task = None
         try:
             await within(self._dependencies.limits.store_seconds, self._store.retire(self._name))
         except StoreError as error:
-            _log.warning("cannot retire from the inbox; it will forget: %s", error)
+            _log.warning("could not unregister this worker; its entry will expire: %s", error)
 
 
 async def _first_of(*calls: Coroutine[Any, Any, object]) -> None:
-    """Return when the first of them has returned, and raise what it raised."""
+    """Return when the first call has returned; raise its exception if it failed."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The ledgers that handlers run within, looked at before the first event."""
+"""Checks of the handlers' ledgers before the first event."""
 
 from __future__ import annotations
 

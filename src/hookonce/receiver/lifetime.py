@@ -1,4 +1,4 @@
-"""How long the dependencies of a receiver are open: as long as anybody uses them.
+"""Opens the dependencies of a receiver for their first user, and closes them after the last.
 
     who                     from                   what is open besides the store
     an operator             ``opened``             nothing
@@ -33,7 +33,7 @@ class Lifetime:
     """Opens what a receiver uses for the first user, and closes it after the last.
 
     Attributes:
-        dependencies: what the receiver's rooms share.
+        dependencies: what the parts of the receiver share.
         attempts: the events under way.
         store: what is opened and closed.
         intake: the inbox, if there is one.
@@ -138,7 +138,7 @@ class Lifetime:
                 await self.store.aclose()
 
     async def _register(self) -> None:
-        """Find out before the first event what would go wrong with it."""
+        """Check the configuration before the first event arrives."""
         _ = self.dependencies.router.parser  # pydantic may not be able to build an event class
         retention: float | None = getattr(self.store, "retention_seconds", None)
         file: Path | None = getattr(self.store, "path", None)

@@ -1,4 +1,4 @@
-"""What a gap was about: told by its type and its time, where that is certain.
+"""Finds out which resource a gap was about, by type and time, if only one is possible.
 
 The delivery log has no payload, and the posts and comments that the service shows do not say which
 event told of them (interface, Endpoints). What cannot be told apart is left open.

@@ -93,7 +93,7 @@ class Receiver(Router):
             handlers run inside the request.
         limits: time limits and sizes.
         clock: Unix time in seconds.
-        observers: who is told of every step, for metrics and the like (``hookonce.operations``).
+        observers: notified of every step, for metrics and the like (``hookonce.operations``).
 
     Raises:
         SecretError: a secret cannot be used, or there is none.
@@ -309,10 +309,10 @@ class Receiver(Router):
         return self._wiring.pipeline.handle(body, headers, started=started)
 
     def observe(self, observer: Observer, *, of: Container[str] | None = None) -> None:
-        """Tell an observer of every step from now on, as those given to the constructor are.
+        """Notify an observer of every step from now on, like those passed to the constructor.
 
         Args:
-            observer: who is told.
+            observer: the observer to notify.
             of: the ids of the events it looks at closely, for example a sample; asked whenever
                 something happens, so it may change. Of other events it hears what arrives and is
                 answered, what fails, and what is retried or buried.
@@ -586,7 +586,7 @@ class Receiver(Router):
             yield
 
     def working(self) -> AbstractAsyncContextManager[None]:
-        """Handle what is in the inbox while the block lasts: what a worker process does.
+        """Handle events from the inbox until the block ends, as a worker process does.
 
         At its end running handlers are drained, as at the end of ``lifespan``. A receiver whose
         inbox is embedded works in its lifespan already.

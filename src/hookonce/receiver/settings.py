@@ -1,4 +1,4 @@
-"""What a receiver is told to be: checked once, and frozen."""
+"""The settings of a receiver: checked once, and frozen."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Changes(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverSettings:
-    """What a receiver is told to be; the arguments are those of ``Receiver``.
+    """The settings of a receiver; the arguments are those of ``Receiver``.
 
     Raises:
         TypeError: an argument is of another type.

@@ -37,7 +37,7 @@ class Wiring:
     Args:
         settings: what the receiver is to be.
         router: the handlers.
-        observers: who is told of every step, beside its own watches.
+        observers: notified of every step, in addition to the built-in ones.
 
     Raises:
         SecretError: a secret cannot be used, or there is none.

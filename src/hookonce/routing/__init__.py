@@ -1,1 +1,1 @@
-"""The way of a delivery, from bytes to an outcome."""
+"""Router, handlers, key functions and context: which handler gets which event."""

@@ -1,4 +1,4 @@
-"""What a handler is told about the attempt it is part of."""
+"""The context that a handler receives: which event, which attempt, and the raw body."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..stores.values import DeliveryKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The circumstances of one run of one handler.
+    """Details of one attempt, passed to a handler.
 
     Attributes:
         key: what is handled once: ``endpoint:webhook-id``.
@@ -65,7 +65,7 @@ class Context:
 
     @property
     def effect(self) -> Effect:
-        """What a ledger records of this run: its row."""
+        """The row that a ledger records for this handler and event."""
         return Effect(self.endpoint, self.event_id, self.handler)
 
     async def record_in(self, connection: object, *, table: str = TABLE) -> None:
@@ -110,7 +110,7 @@ class Context:
         record_in_sync(connection, self.effect, table)
 
     def _check_own_transaction(self) -> None:
-        # Its row would be found as one of before, and nothing be done.
+        # The ledger has inserted the row already; `record_in` would take it for an earlier success.
         if self._is_within:
             raise LedgerError(
                 f"{self.handler} is within a ledger, which records its effect; take record_in out"

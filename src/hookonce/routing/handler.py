@@ -1,4 +1,4 @@
-"""Handlers as they are registered, and the checks that a user's function passes before it is one.
+"""Registered handlers, and the checks of a user's function at registration.
 
 Everything that can be wrong with a function is found here, when it is registered: its signature,
 its name, its annotations. A delivery must not be the first to notice.
@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class HandlerDecorator(Protocol[E, L_co]):
-    """Takes a handler of the event, with or without a context, and gives it back unchanged.
+    """Decorator that registers a handler, with or without a context, and returns it unchanged.
 
     Within a ledger it takes a handler of the event and a transaction, with or without a context.
     """
@@ -66,7 +66,7 @@ class Handler:
         written: the type strings and patterns as they were written.
         ledger: where its effects are recorded, if it runs within one; its function then takes the
             context and begins the transaction itself.
-        keyed: what its runs take turns by, at a gate of the store, if they do.
+        keyed: the function that gives its key lock, if it has one.
 
     """
 
@@ -99,7 +99,7 @@ class Handler:
 
 @dataclass(frozen=True, slots=True)
 class ErrorHook:
-    """A function that is told of failures, and how many of (error, event, context) it takes."""
+    """A function that is called with failures, and how many of (error, event, context) it takes."""
 
     function: Callable[..., Any]
     is_async: bool
@@ -134,7 +134,7 @@ def takes_context(function: Callable[..., Any], *given: str) -> bool:
 
     Args:
         function: the user's.
-        given: what it is called with besides, as a message names it.
+        given: the names of its other arguments, for a message.
 
     """
     _check_no_generator(function)
@@ -150,7 +150,7 @@ def takes_context(function: Callable[..., Any], *given: str) -> bool:
 
 
 def _check_no_generator(function: Callable[..., Any]) -> None:
-    """Refuse a function of whose body nothing runs when it is called."""
+    """Refuse a generator function: a call would not run its body."""
     call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
     for candidate in (function, inspect.unwrap(function), call):
         if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
@@ -211,5 +211,5 @@ def check_annotation(
 
 
 def described(function: Callable[..., Any]) -> str:
-    """Return what to call a function in a message."""
+    """Return the name of a function for a message."""
     return getattr(function, "__qualname__", None) or repr(function)

@@ -1,4 +1,4 @@
-"""The key that a handler's runs take turns by, and an event's place in time."""
+"""Key functions (``latest_by``, ``serial_by``) and the watermark of an event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ E = TypeVar("E")
 L = TypeVar("L", bound=AnyLedger[Any] | None)
 
 Key: TypeAlias = str | int | None
-"""What a key function returns; None for an event that waits for nobody."""
+"""What a key function returns; None for an event that needs no key lock."""
 
 Ties: TypeAlias = Literal["apply", "drop"]
 """Of two events of the same time on one key: whether both are run, or only the first."""
@@ -53,12 +53,12 @@ class HandlerOptions(TypedDict, Generic[E, L], total=False):
 
 
 class TooLateError(Exception):
-    """A handler within a ledger was not run: by the ledger's mark its event comes too late."""
+    """A handler within a ledger was not run: by the ledger's watermark its event comes too late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """What a handler's runs take turns by.
+    """The key function of a handler, and what its key lock is for.
 
     Attributes:
         function: returns the key of an event.
@@ -72,7 +72,7 @@ class Keyed:
     drop_ties: bool
 
     def key_lock(self, event: Event[Any], endpoint: str, handler: str) -> KeyLock | None:
-        """Return the gate of an event; None if it waits for nobody.
+        """Return the key lock of an event; None if the event has no key.
 
         Raises:
             TypeError: the key is neither text nor a whole number.
@@ -89,7 +89,7 @@ class Keyed:
 
 
 def keyed_by(options: HandlerOptions[Any, Any]) -> Keyed | None:
-    """Return what a handler's runs take turns by, checked; None where they take none.
+    """Return the key function of a handler, checked; None if it has none.
 
     Raises:
         TypeError: an option is unknown, or a key function is none or async.
@@ -121,7 +121,7 @@ def keyed_by(options: HandlerOptions[Any, Any]) -> Keyed | None:
 
 
 def watermark_of(event: Event[Any]) -> Watermark:
-    """Return an event's place in time."""
+    """Return the watermark of an event: its creation time and its id."""
     return Watermark((event.created_at - _EPOCH) // timedelta(microseconds=1), event.id)
 
 

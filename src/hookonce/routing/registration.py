@@ -16,7 +16,7 @@ from .handler import Handler
 
 _log = get_logger("hookonce")
 
-# A probe may ask every second, and each time of telling the store is a write.
+# A readiness probe may ask every second, and each registration is a write.
 _PAUSE_SECONDS = 60.0
 
 
@@ -33,7 +33,7 @@ def application_of(
 
 
 def warning_of(stranger: Application, endpoint: str) -> str:
-    """Return what to tell an operator about another application under an endpoint."""
+    """Return the warning about another application at the same endpoint."""
     return (
         f"another application receives under the endpoint {endpoint!r} on this store"
         f" ({stranger.describe()}, last seen {moment(stranger.seen_at)}), and what one has handled"
@@ -43,7 +43,7 @@ def warning_of(stranger: Application, endpoint: str) -> str:
 
 @dataclass(eq=False, repr=False)
 class Registration:
-    """Tells other receivers which application one is, and it of others under its endpoint.
+    """Registers this application in the store, and warns of other applications at its endpoint.
 
     Attributes:
         store: where its events are remembered, if others can be told of there.
@@ -60,11 +60,11 @@ class Registration:
     _next: float = 0.0
 
     async def enter(self) -> None:
-        """Begin to receive.
+        """Register this application.
 
         Raises:
             ValueError: another application receives under this endpoint in this process.
-            StoreError: the store cannot be told.
+            StoreError: the store does not answer.
 
         """
         own = self.application()
@@ -85,7 +85,7 @@ class Registration:
         await self.warnings()
 
     def leave(self) -> None:
-        """Receive no more."""
+        """Unregister this application."""
         with _lock:
             _entered.pop(self, None)
 

@@ -1,4 +1,4 @@
-"""Event types lead to handlers: registering, looking up, including. Nothing is run here."""
+"""Router: registers handlers, finds those of an event, includes other routers. Runs nothing."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ class Router:
         return register if function is None else register(function)
 
     def on_error(self, function: F, /) -> F:
-        """Register a function that is told of every failure: ``(error, event, context)``.
+        """Register a function that is called with every failure: ``(error, event, context)``.
 
         ``error`` is one ``ExceptionGroup`` of all that failed in this attempt; each exception has
         a note that names its handler. A function may take fewer of the three arguments. What it
@@ -364,7 +364,7 @@ class Router:
 
     def _add_error_hook(self, hook: ErrorHook) -> None:
         for router in self._lineage():
-            if hook not in router._error_hooks:  # it may come along two ways
+            if hook not in router._error_hooks:  # two included routers may share it
                 router._error_hooks.append(hook)
 
     def _check(self, handler: Handler) -> None:

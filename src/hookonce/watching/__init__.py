@@ -1,1 +1,1 @@
-"""The way of a delivery, from bytes to an outcome."""
+"""Records for observers, the delivery log, and warnings for operators."""

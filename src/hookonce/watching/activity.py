@@ -1,4 +1,4 @@
-"""Tells the other processes what this one does, while somebody there looks at it.
+"""Publishes what this process does to the inspectors of other processes.
 
 A page shows one endpoint, and several processes work on it. Each asks the store now and then
 whether anybody looks; only while that is so it listens to its own receiver, and tells of a bounded
@@ -33,7 +33,7 @@ _log = get_logger("hookonce.activity")
 
 _ASK_SECONDS = 2.0
 _PUBLISH_SECONDS = 0.5
-# As many as a page keeps itself; of others only failures are told.
+# An inspector keeps as many itself. Failures are published for every event.
 _EVENTS_EACH_SECOND = 50
 _MOST_SAMPLED = 1000
 _MOST_WAITING_LINES = 1000
@@ -91,7 +91,7 @@ def _process_name(pid: int) -> str:
 
 
 class _Sample:
-    """The events that are told of: so many of each second; a container that fills when asked."""
+    """The events to publish: a limited number per second, chosen when they are first looked up."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -114,7 +114,7 @@ class _Sample:
 
 
 class Reporter(StepObserver):
-    """Tells what happens at one endpoint in this process, while somebody looks.
+    """Publishes what happens at one endpoint in this process, while an inspector is open.
 
     Args:
         store: passes the lines on to other processes.
@@ -147,13 +147,13 @@ class Reporter(StepObserver):
         self._stop = asyncio.Event()
 
     def start(self) -> None:
-        """Begin to ask whether anybody looks."""
+        """Start to ask the store whether an inspector is open."""
         if self._task is None:
             self._stop = asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Tell what is left, and ask no more."""
+        """Publish the remaining lines, and stop asking."""
         task, self._task = self._task, None
         if task is not None:
             self._stop.set()

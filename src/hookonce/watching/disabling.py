@@ -1,7 +1,8 @@
-"""Says in time when the sender is about to disable the endpoint.
+"""Warns before the sender disables the endpoint.
 
-It does so when an endpoint has failed for 72 hours, with at least 10 failed attempts; test events
-do not count (interface, Events: Delivery behaviour). What counts there is what was answered here.
+The sender disables an endpoint that has failed for 72 hours, with at least 10 failed attempts; test
+events do not count (interface, Events: Delivery behaviour). This file counts only the answers of
+this process.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from .records import DeliveryAnswered
 
 _log = get_logger("hookonce.disabling")
 
-# Two days before the first of the two, and half of the second: a weekend is left to act.
+# Two days before the time limit, and at half the number of attempts: a weekend is left to act.
 _WARNED_AFTER_SECONDS = 24 * 3600.0
 _WARNED_AFTER_ATTEMPTS = 5
 _LOG_AGAIN_SECONDS = 3600.0
 
 
 class FailureStreak(NamedTuple):
-    """Answers since the last success, none of which was one.
+    """The failed answers since the last success.
 
     Attributes:
         since: Unix seconds of the first of them.
@@ -40,11 +41,11 @@ class FailureStreak(NamedTuple):
     last: str
 
     def hours(self, now: float) -> float:
-        """Return how long it has lasted."""
+        """Return how many hours the failures have lasted."""
         return (now - self.since) / 3600
 
     def is_serious(self, now: float) -> bool:
-        """Return whether the sender may disable the endpoint before long."""
+        """Return whether the sender may disable the endpoint soon."""
         return now - self.since >= _WARNED_AFTER_SECONDS and self.attempts >= _WARNED_AFTER_ATTEMPTS
 
 
@@ -68,7 +69,7 @@ class DisableWatch:
         self._next_log = 0.0
 
     def note(self, record: DeliveryAnswered) -> None:
-        """Count an answer, unless it cannot have been one to a delivery, or was to a test.
+        """Count an answer to a delivery; ignore test events and requests that are not deliveries.
 
         A backfill does not count either: the sender judges only its own deliveries (interface,
         States: deliveries failing).
@@ -90,7 +91,7 @@ class DisableWatch:
         self._complain(now)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what an operator should know about failures now."""
+        """Return the warnings about failed deliveries for an operator."""
         now = self._clock()
         if self.streak is None or not self.streak.is_serious(now):
             return ()

@@ -1,6 +1,6 @@
-"""Who looks on: logging, metrics, traces and the inspector are observers like any other.
+"""Notifies observers: logging, metrics, traces and the inspector are observers like any other.
 
-Whatever one of them does or raises, a delivery goes its way.
+An exception in an observer never changes a delivery.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .records import Observer, is_step
 _log = get_logger("hookonce.observation")
 
 _Listener: TypeAlias = tuple[Callable[[Any], object], Container[str] | None]
-"""A method, and of which events it is told; None for all."""
+"""A method, and the events that it is notified of; None for all."""
 
 _HOOKS: dict[type, str] = {
     get_type_hints(hook)["record"]: name
@@ -25,10 +25,10 @@ _HOOKS: dict[type, str] = {
 
 
 class Observers:
-    """Tells all observers of a receiver; those that only inherit a method are not called.
+    """Notifies all observers of a receiver, but only by the methods that they override.
 
     Args:
-        observers: whom to tell.
+        observers: the observers to notify.
 
     Raises:
         TypeError: one is no observer; the message says what to do.
@@ -42,7 +42,7 @@ class Observers:
             self.add(observer)
 
     def add(self, observer: Observer, *, of: Container[str] | None = None) -> None:
-        """Tell this one too from now on; see `Receiver.observe`."""
+        """Notify this observer too; see `Receiver.observe`."""
         wanted = {record: _method(observer, name) for record, name in _HOOKS.items()}
         for record, method in wanted.items():
             if getattr(method, "__func__", None) is not getattr(Observer, _HOOKS[record]):
@@ -51,7 +51,7 @@ class Observers:
                 self.look_closely |= is_step(record)
 
     def remove(self, observer: Observer) -> None:
-        """Tell this one nothing any more."""
+        """Stop notifying this observer."""
         for record, listeners in self._listeners.items():
             others = [one for one in listeners if getattr(one[0], "__self__", None) is not observer]
             self._listeners[record] = others
@@ -60,7 +60,7 @@ class Observers:
         )
 
     def wants(self, record: type, event_id: str | None = None) -> bool:
-        """Return whether anybody would listen: most records are made for nobody otherwise."""
+        """Return whether an observer wants this record; if not, the caller need not create it."""
         try:
             for _, events in self._listeners.get(record, ()):
                 if events is None or event_id in events:
@@ -70,7 +70,7 @@ class Observers:
         return False
 
     def notify(self, record: Any) -> None:
-        """Give a record to everybody who wants it."""
+        """Pass a record to every observer that wants it."""
         for method, events in self._listeners.get(record.__class__, ()):
             try:
                 if events is None or record.delivery.event_id in events:

@@ -1,7 +1,7 @@
-"""Sees a rotation of the secret under way, and says when this receiver is not ready for its end.
+"""Detects a rotation of the secret, and warns if this receiver lacks the new secret.
 
 For 24 hours after a rotation every delivery carries two signatures, one for each secret (interface,
-Events: secret rotation). Whoever has only the old secret by then refuses everything.
+Events: secret rotation). After that, a receiver with only the old secret refuses every delivery.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ _MOST_NOTE = 8 * 1024
 
 
 class What(StrEnum):
-    """What a step is."""
+    """Kinds of steps."""
 
     CLAIM = "claim"
     ENQUEUED = "enqueued"
@@ -63,7 +63,7 @@ class What(StrEnum):
 
 
 class EventState(StrEnum):
-    """What an event is after a step; a step that changes nothing leaves it as it was."""
+    """State of an event after a step; ``UNCHANGED`` if the step does not change it."""
 
     UNCHANGED = ""
     IN_FLIGHT = "in flight"
@@ -103,7 +103,7 @@ class EventStep(NamedTuple):
 
 
 class StepObserver(Observer):
-    """Hears of every step of an event by one method."""
+    """Receives every step of an event in one method."""
 
     def note(self, record: StepRecord) -> None:
         """See a step."""
@@ -162,7 +162,7 @@ def step_of(record: StepRecord, at: float) -> tuple[str, EventStep]:
 
 
 def _said(result: ClaimResult | EnqueueResult) -> str:
-    """Return what the store said of a delivery, in words."""
+    """Return the answer of the store in words."""
     match result:
         case Claimed(attempt=1):
             return "new here: attempt 1 began"

@@ -1,4 +1,4 @@
-"""The observer of every answer, which hands on what deserves a closer look.
+"""The observer of every answer, which passes unusual answers on to other checks.
 
 A busy receiver gives thousands of answers a second, and nearly all of them are alike: a success,
 signed once, by the newest secret. `AnswerWatch` passes over those with a few comparisons.
@@ -42,7 +42,7 @@ class AnswerWatch(Observer):
         self._recent: deque[tuple[float, VerifiedDelivery]] = deque(maxlen=_MOST_RECENT)
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Log an answer, and hand it on."""
+        """Log an answer, and pass it on to the checks that need it."""
         if record.refusal is not None or _log.isEnabledFor(logging.INFO):
             log_answer(record)
         if record.outcome.status >= 400 or self._disabling.streak is not None:
