@@ -1,4 +1,4 @@
-"""Stores remember which events are in flight, done or dead; a URL names one."""
+"""Stores of which events are in flight, done or dead; ``open_store`` opens one by its URL."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FORMS = (
 def open_store(
     url: str, *, retention: float | timedelta = DEFAULT_RETENTION, clock: Clock
 ) -> Store:
-    """Return the store a URL names; it connects at its first use.
+    """Return the store of a URL; it connects at its first use.
 
     ``sqlite:///relative.db`` and ``sqlite:////absolute.db`` name a file, ``memory://`` a store that
     forgets at a restart, ``redis://host:6379/0`` and its kin a Redis or Valkey server.
@@ -46,14 +46,14 @@ def open_store(
     try:
         return _named(url, retention, clock)
     except (ValueError, ImportError) as error:
-        del url  # error trackers send the locals of every frame away, and it may hold a password
+        del url  # it may hold a password, and error trackers send the locals of every frame
         raise error.with_traceback(None) from error.__cause__
 
 
 def _named(url: str, retention: float | timedelta, clock: Clock) -> Store:
-    # Not split any further: the error for a URL that cannot be split may quote a password.
+    # Not `urlsplit`: its error may quote the password of a malformed URL.
     scheme = url.partition(":")[0].lower()
-    # Backends are imported when asked for: `import hookonce` loads none.
+    # Backends are imported at their first use, so that `import hookonce` loads none.
     if scheme == "memory":
         if url[len(scheme) :].rstrip("/") not in {"", ":"}:
             raise ValueError("memory:// takes no path and no options")
@@ -100,5 +100,5 @@ def sqlite_path(url: str) -> str:
     if PurePath(file).name in {"", ".."}:
         raise ValueError("a SQLite URL names a file, such as sqlite:///hookonce.db")
     if PurePath(file).name == ":memory:":
-        raise ValueError("SQLite's own memory is of no use here; the store in memory is memory://")
+        raise ValueError("SQLite's :memory: cannot be used here; the store in memory is memory://")
     return file

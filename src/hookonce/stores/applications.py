@@ -1,8 +1,8 @@
-"""Which applications receive under an endpoint, as they tell each other by way of its store.
+"""The applications that receive under an endpoint, registered in its store.
 
-What one of them has handled is a duplicate to the other, so two that have nothing in common must
-not share an endpoint. One application has many forms at once and in turn: in a deployment its
-handlers change, and in a rotation its secrets, but never all of both at a time.
+An event that one application has handled is a duplicate for another, so two different applications
+must not share an endpoint. One application changes over time: a deployment changes its handlers and
+a rotation its secrets, but never all handlers and all secrets at once.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
 REMEMBERED_SECONDS = 7 * 86_400.0
-"""How long one that is not heard of counts: some tell of themselves only when they start."""
+"""An application counts for this long after it registered: some register only at start."""
 
 MOST_REMEMBERED = 50
-"""How many forms of applications are remembered for an endpoint, those last heard of."""
+"""The largest number of applications remembered per endpoint; the last registered remain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What receives under an endpoint: a form of an application.
+    """The handlers and secrets of an application that receives under an endpoint.
 
     Attributes:
         handlers: the names of its handlers.
-        marks: one for each of its secrets, by which the same secret is known again, and nothing
-            more of it is.
-        seen_at: when it was last heard of, in Unix seconds.
+        marks: a fingerprint of each of its secrets, which shows only whether two are the same.
+        seen_at: when it last registered, in Unix seconds.
 
     """
 
@@ -36,12 +35,12 @@ class Application:
     seen_at: float = field(default=0.0, compare=False)
 
     def dump(self) -> str:
-        """Return it as text, the same for the same handlers and secrets."""
+        """Return a text that is the same for the same handlers and secrets."""
         return json.dumps([sorted(self.handlers), sorted(self.marks)])
 
     @classmethod
     def load(cls, text: str | bytes, seen_at: float) -> Self:
-        """Return what was made text of."""
+        """Return the application that ``dump`` made into text."""
         handlers, marks = json.loads(text)
         return cls(frozenset(handlers), frozenset(marks), seen_at)
 
@@ -50,7 +49,7 @@ class Application:
         return not (self.handlers.isdisjoint(other.handlers) and self.marks.isdisjoint(other.marks))
 
     def describe(self) -> str:
-        """Return what to call it in a message: by its handlers."""
+        """Return a description by its handlers, for messages."""
         first, *more = sorted(self.handlers)
         return f"the one that handles with {first}" + (f" and {len(more)} more" if more else "")
 
@@ -61,26 +60,26 @@ class RegisteringStore(Protocol):
 
     @property
     def place(self) -> Hashable:
-        """What is equal for two objects that are known to stand for one store."""
+        """A value that is equal for two objects of the same store."""
         ...
 
     async def register(
         self, endpoint: str, application: Application | None
     ) -> tuple[Application, ...]:
-        """Note that an application receives under an endpoint; return all that are known to.
+        """Register an application under an endpoint, and return all registered applications.
 
         Args:
-            endpoint: the name that scopes what is handled once.
-            application: what receives there now; None only to look.
+            endpoint: the name of the receiving endpoint.
+            application: the application to register; None only lists.
 
         """
         ...
 
 
 def strangers(own: Application, known: Iterable[Application]) -> tuple[Application, ...]:
-    """Return those that have nothing in common with one, nor with any that has, and so on."""
+    """Return the applications that no chain of shared handlers or secrets links to this one."""
     family, others = [own], list(known)
-    for one in family:  # it grows by those that are found
+    for one in family:  # the list grows in the loop
         family += [other for other in others if one.shares(other)]
         others = [other for other in others if not one.shares(other)]
     return tuple(others)

@@ -1,6 +1,6 @@
-"""Which file a path leads to, found out without opening the file.
+"""The identity of the file at a path, without opening the file.
 
-To open a file of an open SQLite store would be harmful: closing it drops the locks of this process.
+Opening a file of an open SQLite store is harmful: closing it drops the locks of this process.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from urllib.parse import unquote_to_bytes
 AnyPath: TypeAlias = str | bytes | os.PathLike[Any]
 
 Identity: TypeAlias = tuple[int, int]
-"""The device and inode of a file; as long as it is open, no other has them."""
+"""The device and inode of a file; no other file has them while it is open."""
 
 
 def identity_of(path: AnyPath) -> Identity | None:
-    """Return which file is at a path; None where none can be seen."""
+    """Return the identity of the file at a path; None if there is no readable entry."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -42,7 +42,7 @@ def file_of_database(name: object) -> AnyPath | None:
         path, _, query = uri.partition(b"?")
         if b"mode=memory" in query.split(b"&"):
             return None
-        if path.startswith(b"//"):  # and then a host, which SQLite allows to be this machine
+        if path.startswith(b"//"):  # then a host follows; SQLite accepts localhost
             path = b"/" + path[2:].partition(b"/")[2]
         path = unquote_to_bytes(path)
     return None if path in (b"", b":memory:") else path

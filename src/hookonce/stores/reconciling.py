@@ -1,8 +1,8 @@
-"""What a store remembers for ``reconcile``, beside what became of each event.
+"""The additional records for ``reconcile``: ignored deliveries and accepted gaps.
 
-Two things keep an event of the sender's log from being a gap: a delivery of its type was ignored at
-that time, since no handler was registered for it; or a person has accepted the gap. Only what is
-recorded here counts. A store that lacks it, or has lost it, excuses nothing.
+An event of the sender's log that the store does not know is a gap, with two exceptions: deliveries
+of its type were ignored at that time, since no handler was registered for them; or an operator has
+accepted the gap. Without these records in the store, every unknown event is a gap.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 JOIN_SECONDS = 600
-"""Ignored deliveries of a type that are at most so far apart count as one span.
+"""Ignored deliveries of a type that are at most this far apart count as one span.
 
-A handler that is there for a shorter time between two of them is not seen. The number bounds how
-many spans of a type there can be: 144 a day.
+A handler that is registered for a shorter time between two of them goes unnoticed. This limits the
+spans of a type to 144 a day.
 """
 
 MOST_SPANS = 5000
-"""How many spans are remembered for an endpoint; of more, those that ended first are forgotten.
+"""The largest number of spans per endpoint; the spans that ended first are forgotten.
 
-Event types come from the sender, so nothing else bounds their number.
+Event types come from the sender, so without this their number has no limit.
 """
 
 MOST_TYPE_CHARACTERS = 128
-"""A longer event type is not remembered."""
+"""Longer event types are not remembered."""
 
 
 class Span(NamedTuple):
     """A time in which deliveries of an event type were ignored, in Unix seconds.
 
     Attributes:
-        first: when the first of them came, rounded down.
-        last: when the last of them came, rounded up.
+        first: when the first delivery came, rounded down.
+        last: when the last delivery came, rounded up.
 
     """
 
@@ -42,31 +42,31 @@ class Span(NamedTuple):
 
 @runtime_checkable
 class ReconcilingStore(Protocol):
-    """A store that remembers which types were ignored, and which gaps were accepted.
+    """A store that remembers ignored types and accepted gaps.
 
-    It is optional: with a store that lacks these calls, ``reconcile`` excuses nothing, and gaps
-    cannot be accepted. Every call may raise ``StoreError``.
+    These calls are optional: without them ``reconcile`` reports every unknown event as a gap, and
+    gaps cannot be accepted. Every call may raise ``StoreError``.
     """
 
     async def note_ignored(self, endpoint: str, spans: Mapping[str, Sequence[Span]]) -> None:
-        """Remember when deliveries of these types were ignored for want of a handler.
+        """Remember when deliveries of these types were ignored because no handler was registered.
 
-        A span joins those of its type that are at most ``JOIN_SECONDS`` away. It is forgotten when
-        the retention of done records has passed since its end, or when there are more than
-        ``MOST_SPANS`` of the endpoint that ended later. The call may be repeated.
+        A span joins the spans of its type that are at most ``JOIN_SECONDS`` away. It is forgotten
+        when the retention of done records has passed since its end, or when ``MOST_SPANS`` spans of
+        the endpoint have ended later. The call may be repeated.
         """
         ...
 
     async def ignored(
         self, endpoint: str, event_types: Collection[str]
     ) -> dict[str, tuple[Span, ...]]:
-        """Return when deliveries of these types were ignored, oldest first; others are left out."""
+        """Return the spans of these types, oldest first; types without spans are left out."""
         ...
 
     async def accept(self, endpoint: str, event_ids: Sequence[str]) -> None:
         """Remember gaps as accepted, for the retention of done records.
 
-        Claims do not look at it: an event that is delivered later is handled like any other.
+        Claims ignore this: if the event is delivered later, it is handled as usual.
         """
         ...
 
@@ -76,11 +76,11 @@ class ReconcilingStore(Protocol):
 
 
 def joined(spans: Iterable[Span], new: Span) -> list[Span]:
-    """Return the spans of a type with one more, oldest first.
+    """Return the spans of a type with a new span, oldest first.
 
     Args:
-        spans: more than ``JOIN_SECONDS`` apart from each other.
-        new: joins those that are near.
+        spans: spans that are more than ``JOIN_SECONDS`` apart from each other.
+        new: the new span, which joins the spans that are near.
 
     """
     first, last = new
