@@ -437,7 +437,7 @@ def test_without_secrets_it_says_where_they_come_from(server: Recorder) -> None:
         (["--events", "-1"], "'--events'"),
         (["--type", "webhook.test"], "'--type'"),
         (["--flow", "no"], "'--flow'"),
-        (["--flow", "post", "--type", "comment.received"], "a --flow has its own"),
+        (["--flow", "post", "--type", "comment.received"], "a flow has its own types"),
         (["--rotate", "--chaos", "0.5"], "--secrets-file"),
         (["--port", "65536"], "'--port'"),
     ],
