@@ -17,7 +17,7 @@ from support.waiting import until, until_async
 
 from hookonce import Backoff, Context, Inbox, Receiver, Retry
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
-from hookonce.operations import EventFetched, EventParked, EventRetried, Observer
+from hookonce.operations import EventDeferred, EventFetched, EventRetried, Observer
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import (
     Acquired,
@@ -59,11 +59,11 @@ class Serial:
 
 class Steps(Observer):
     def __init__(self) -> None:
-        self.parked: list[EventParked] = []
+        self.parked: list[EventDeferred] = []
         self.retried: list[EventRetried] = []
         self.taken = 0
 
-    def event_parked(self, record: EventParked) -> None:
+    def event_deferred(self, record: EventDeferred) -> None:
         self.parked.append(record)
 
     def event_retried(self, record: EventRetried) -> None:
@@ -283,7 +283,7 @@ async def test_the_end_of_a_turn_wakes_the_idle_worker_of_its_own_process(tmp_pa
     waits_when_parked: list[int] = []
 
     class Parked(Observer):
-        def event_parked(self, _: EventParked) -> None:
+        def event_deferred(self, _: EventDeferred) -> None:
             waits_when_parked.append(store.calls["wait"])
 
     receiver.observe(Parked())

@@ -43,7 +43,7 @@ HOUR = 3600.0
 NONE: frozenset[str] = frozenset()
 DELIVERY = Delivery("default", "evt_1", "comment.received", 1.0, b"bytes\0\xff\r\n")
 KEY = DELIVERY.key
-# A process whose worker has the name that `take` gives.
+# A process whose worker has the name that `fetch` below passes.
 TAKE = f"""
 import asyncio, sys
 from hookonce.stores.redis import RedisStore

@@ -26,7 +26,7 @@ _log = logging.getLogger("hookonce")
 
 OVERLOADED = later(Reason.OVERLOADED)
 
-# Consecutive bytes outside a body: a head, or trailers. h11 has this limit, httptools has none.
+# The most bytes of one head, or of the trailers of one body. h11 has this limit, httptools none.
 _MOST_FRAMING_BYTES = 64 * 1024
 # A header field of four bytes takes 200 bytes as Python objects.
 _MOST_FIELDS = 256

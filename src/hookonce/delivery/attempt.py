@@ -36,7 +36,7 @@ from ..stores.values import (
     Token,
     new_token,
 )
-from ..watching.records import EventBuried, EventClaimed, EventParked, EventRetried, EventSettled
+from ..watching.records import EventBuried, EventClaimed, EventDeferred, EventRetried, EventSettled
 from .answer import Answer
 from .calls import Calls
 from .dependencies import Dependencies
@@ -319,7 +319,7 @@ class Attempt:
             case Defer(_, error, _, after_seconds, counts=True):
                 notify(EventRetried(delivery, number, after_seconds, error))
             case Defer(_, _, _, after_seconds):
-                notify(EventParked(delivery, number, after_seconds))
+                notify(EventDeferred(delivery, number, after_seconds))
             case Bury(_, error, _, reason):
                 notify(EventBuried(delivery, number, reason, error))
 

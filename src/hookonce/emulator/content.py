@@ -143,7 +143,7 @@ class PostRow:
 
     @property
     def status(self) -> str:
-        """The status, which follows from the statuses of the targets."""
+        """The status of the post, computed from the statuses of its targets."""
         return status_of((target.status for target in self.targets), self.unsent_status)
 
     @property

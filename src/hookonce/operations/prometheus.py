@@ -34,9 +34,9 @@ from ..watching.records import (
     BatchFlushed,
     DeliveryAnswered,
     EventBuried,
+    EventDeferred,
     EventEnqueued,
     EventFetched,
-    EventParked,
     EventRetried,
     HandlerFailed,
     HandlerFinished,
@@ -222,7 +222,7 @@ class PrometheusObserver(Observer):
         label = self._type_label(delivery.event_type)
         self._metrics.retried[delivery.endpoint, label].inc()
 
-    def event_parked(self, record: EventParked) -> None:
+    def event_deferred(self, record: EventDeferred) -> None:
         """Count an event that waits for its key lock."""
         self._metrics.deferred[record.delivery.endpoint,].inc()
 

@@ -11,8 +11,8 @@ from ..stores.values import Delivery, DeliveryKey
 from .records import (
     DeliveryAnswered,
     EventBuried,
+    EventDeferred,
     EventFetched,
-    EventParked,
     EventRetried,
     EventSettled,
     Observer,
@@ -93,7 +93,7 @@ class AttemptLog(Observer):
         text = f"failed, again in {after:.0f} s at {due}"
         self._write(logging.WARNING, record.delivery, record.attempt, "retried", text)
 
-    def event_parked(self, record: EventParked) -> None:
+    def event_deferred(self, record: EventDeferred) -> None:
         """Write that it waits for its key."""
         text = "not begun, waits for its key"
         self._write(logging.INFO, record.delivery, record.attempt, "parked", text)

@@ -272,8 +272,8 @@ class EventRetried:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EventParked(_Step):
-    """An event is back in the inbox, since another run has its key; no attempt was counted.
+class EventDeferred(_Step):
+    """An event is back in the inbox, because another event holds its key lock; no attempt counts.
 
     Attributes:
         delivery: what was delivered.
@@ -349,69 +349,69 @@ class Observer(Protocol):
     """
 
     def delivery_received(self, record: DeliveryReceived) -> None:
-        """See a request that has arrived whole."""
+        """Called when the body of a request has arrived completely."""
         return
 
     def delivery_authenticated(self, record: DeliveryAuthenticated) -> None:
-        """See that it is genuine."""
+        """Called when a delivery is genuine."""
         return
 
     def delivery_refused(self, record: DeliveryRefused) -> None:
-        """See that it is not."""
+        """Called when a delivery is refused."""
         return
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """See the answer, of every request."""
+        """Called with the answer to every request."""
         return
 
     def event_claimed(self, record: EventClaimed) -> None:
-        """See what the store knows of the event."""
+        """Called when the store has answered a claim."""
         return
 
     def handler_started(self, record: HandlerStarted) -> None:
-        """See a handler begin."""
+        """Called before a handler begins."""
         return
 
     def handler_finished(self, record: HandlerFinished) -> None:
-        """See a handler succeed; called in the context of ``handler_started``."""
+        """Called when a handler succeeds, with the context variables of ``handler_started``."""
         return
 
     def handler_skipped(self, record: HandlerSkipped) -> None:
-        """See a handler counted as finished without a run."""
+        """Called when a handler is skipped."""
         return
 
     def handler_failed(self, record: HandlerFailed) -> None:
-        """See a handler fail; called in the context of ``handler_started``."""
+        """Called when a handler fails, with the context variables of ``handler_started``."""
         return
 
     def event_settled(self, record: EventSettled) -> None:
-        """See an attempt end."""
+        """Called when an attempt ends, unless the event is deferred or becomes a dead letter."""
         return
 
     def event_enqueued(self, record: EventEnqueued) -> None:
-        """See a delivery stored for the workers."""
+        """Called when the store has answered an enqueue."""
         return
 
     def event_fetched(self, record: EventFetched) -> None:
-        """See a worker take an event."""
+        """Called when a worker has fetched an event."""
         return
 
     def event_retried(self, record: EventRetried) -> None:
-        """See an event go back to the inbox after a failure."""
+        """Called when an event waits for its next attempt after a failure."""
         return
 
-    def event_parked(self, record: EventParked) -> None:
-        """See an event go back to the inbox, since another run has its key."""
+    def event_deferred(self, record: EventDeferred) -> None:
+        """Called when an event waits for a key lock that another event holds."""
         return
 
     def event_buried(self, record: EventBuried) -> None:
-        """See an event become a dead letter."""
+        """Called when an event becomes a dead letter."""
         return
 
     def batch_flushed(self, record: BatchFlushed) -> None:
-        """See how much a store did in one step."""
+        """Called when a store has written a batch of calls."""
         return
 
     def loop_blocked(self, record: LoopBlocked) -> None:
-        """See that an async handler has blocked the event loop."""
+        """Called when an async handler has blocked the event loop."""
         return

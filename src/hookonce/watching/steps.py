@@ -20,9 +20,9 @@ from ..stores.values import (
 from .records import (
     EventBuried,
     EventClaimed,
+    EventDeferred,
     EventEnqueued,
     EventFetched,
-    EventParked,
     EventRetried,
     EventSettled,
     HandlerFailed,
@@ -34,7 +34,7 @@ from .records import (
 StepRecord: TypeAlias = (
     EventBuried
     | EventClaimed
-    | EventParked
+    | EventDeferred
     | EventEnqueued
     | EventRetried
     | EventSettled
@@ -58,7 +58,7 @@ class What(StrEnum):
     FAILED = "failed"
     SETTLED = "settled"
     RETRIED = "retried"
-    PARKED = "parked"
+    DEFERRED = "deferred"
     BURIED = "buried"
 
 
@@ -113,7 +113,7 @@ class StepObserver(Observer):
         self.note(record)  # looked up at the call: it is the subclass's
 
     event_claimed = event_enqueued = event_fetched = event_settled = _note
-    event_retried = event_parked = event_buried = _note
+    event_retried = event_deferred = event_buried = _note
     handler_finished = handler_skipped = _note
 
     def handler_failed(self, record: HandlerFailed) -> None:
@@ -152,8 +152,8 @@ def step_of(record: StepRecord, at: float) -> tuple[str, EventStep]:
         case EventRetried(delivery, attempt, seconds, error_text):
             step = EventStep(at, What.RETRIED, attempt, "", EventState.WAITING, None, seconds)
             step = step._replace(note=_cut(error_text))
-        case EventParked(delivery, attempt, seconds):
-            step = EventStep(at, What.PARKED, attempt, "", EventState.WAITING, None, seconds)
+        case EventDeferred(delivery, attempt, seconds):
+            step = EventStep(at, What.DEFERRED, attempt, "", EventState.WAITING, None, seconds)
         case EventBuried(delivery, attempt, reason, error_text):
             step = EventStep(
                 at, What.BURIED, attempt, reason, EventState.DEAD, note=_cut(error_text)

@@ -175,7 +175,7 @@ async def an_effect_committed_before_its_end_is_no_success(bench: Bench[Any]) ->
 
 
 async def a_conflict_is_tried_again_at_once(bench: Bench[Any]) -> None:
-    """A serialization failure is not a failure of the handler."""
+    """After a serialization failure the transaction is repeated; the handler has not failed."""
     tries = 0
 
     async def work(transaction: Any) -> None:

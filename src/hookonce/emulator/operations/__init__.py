@@ -144,7 +144,7 @@ NOT_SHOWN: tuple[str, ...] = (
     "direct messages",
     "analytics",
 )
-"""What the interface names without its path, method or shape (Endpoints: Gaps).
+"""Features that the interface names without showing their paths (Endpoints: Gaps).
 
 The emulator does not serve these: it answers as for any unknown path or method.
 """

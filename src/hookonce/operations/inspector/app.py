@@ -137,7 +137,7 @@ class Inspector:
         return both
 
     def end(self) -> None:
-        """End all live pages at once, for a server that stops; else they end within seconds."""
+        """Close all live streams now, so that a stopping server need not wait for them."""
         for site in self._sites:
             site.live.end()
 

@@ -20,7 +20,7 @@ from .seen import AnswerKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Values that every page needs.
+    """The values that the templates of all pages share.
 
     Attributes:
         home: path at which the inspector is mounted.

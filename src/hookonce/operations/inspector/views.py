@@ -261,7 +261,7 @@ def _step(step: EventStep, note: str) -> StepView:
         case What.RETRIED:
             text = f"the next attempt is in {duration(step.seconds)}"
             return StepView(step.at, "retry", text, step.attempt)
-        case What.PARKED:
+        case What.DEFERRED:
             text = f"waits for its key lock, at most {duration(step.seconds)}"
             return StepView(step.at, "retry", text, step.attempt)
         case What.BURIED:

@@ -60,7 +60,7 @@ class _Worker:
 
 
 class Fetching:
-    """Fetches from shards, and leaves out shards that do not answer.
+    """Fetches events from all shards; skips a shard that has not answered lately.
 
     A shard whose answer was lost may have claimed events. So the next fetch repeats the lost fetch,
     by its token: otherwise the events would wait until their leases end, and lose an attempt. The

@@ -275,7 +275,7 @@ class RedisStore(RedisReports, RedisReconciling):
         max_depth: int | None = None,
         max_bytes: int | None = None,
     ) -> EnqueueResult:
-        """Store a delivery; see ``InboxStore.put``.
+        """Store a delivery; see ``InboxStore.enqueue``.
 
         With several shards each has its part of the limits, rounded up; but one that holds nothing
         of the endpoint takes any body that is no larger than ``max_bytes``.
@@ -297,7 +297,7 @@ class RedisStore(RedisReports, RedisReconciling):
     async def fetch(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
-        """Claim events that are due; see ``InboxStore.take``.
+        """Claim events that are due; see ``InboxStore.fetch``.
 
         Shards that do not answer are left out, unless none does.
         """
