@@ -76,7 +76,7 @@ def no_transaction(event: CommentReceived) -> None: ...
 receiver.on(CommentReceived, within="app.db")  # WRONG
 
 SQLiteLedger("app.db", table="effects", retention=timedelta(days=20))
-SQLiteLedger("app.db", retention=20)  # WRONG
+SQLiteLedger("app.db", retention="20d")  # WRONG
 SQLiteLedger("app.db", name="effects")  # WRONG
 """
 
