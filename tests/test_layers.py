@@ -138,7 +138,7 @@ def test_the_root_is_small_enough_to_be_read_at_a_glance() -> None:
     "file", [f for f in FILES if package_of(f) in {"delivery/", "watching/", "inbox/", "http/"}]
 )
 def test_a_package_imports_only_the_part_of_a_store_that_it_uses(file: str) -> None:
-    whole = {"hookonce.stores.contract.Store", "hookonce.stores.contract.InboxStore"}
+    whole = {"hookonce.stores.protocols.Store", "hookonce.stores.protocols.InboxStore"}
     assert not whole & set(imports(file))
 
 

@@ -11,7 +11,7 @@ import time
 from itertools import islice, pairwise
 from typing import NamedTuple
 
-from hookonce.stores.contract import InboxStore, Store
+from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.values import Claimed, Fetched, Stored, delivery_key, new_token
 
 from .filling import ENDPOINT, deliveries

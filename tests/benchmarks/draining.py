@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from hookonce import Inbox, Receiver
 from hookonce.events import CommentReceived
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.protocols import InboxStore
 from hookonce.verification.secrets import new_secret
 
 from .filling import deliveries, fill, inbox_store

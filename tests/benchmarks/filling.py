@@ -11,7 +11,7 @@ from itertools import count, islice
 from hookonce.clock import system_clock
 from hookonce.samples.events import event_body
 from hookonce.stores import open_store
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.protocols import InboxStore
 from hookonce.stores.values import Delivery, Stored, new_token
 
 __all__ = ["ENDPOINT", "deliveries", "fill", "inbox_store"]

@@ -24,8 +24,8 @@ from hookonce.clock import system_clock
 from hookonce.events import CommentReceived
 from hookonce.samples.events import event_body
 from hookonce.stores import open_store
-from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import Store
 from hookonce.stores.values import Claimed, DeliveryKey, new_token
 from hookonce.verification.secrets import new_secret
 

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 
 from support.redis_servers import redis_server
 
-from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, Done, delivery_key, new_token

@@ -12,7 +12,7 @@ from support.redis_servers import RedisServer
 
 from hookonce.clock import system_clock
 from hookonce.samples.events import event_body
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.protocols import InboxStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Delivery, Token, delivery_key

@@ -17,7 +17,7 @@ from hookonce import Inbox, Limits, Outcome, Receiver, Reject
 from hookonce.events import CommentReceived
 from hookonce.operations import EventRetried, Observer
 from hookonce.stores import open_store
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.protocols import InboxStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, ClaimResult, DeliveryKey, Token
 from hookonce.testing import make_event, signed_request

@@ -14,8 +14,8 @@ from hookonce import Limits, Receiver
 from hookonce.clock import system_clock
 from hookonce.events import CommentReceived, Event
 from hookonce.stores import open_store
-from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import Store
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import make_event
 from hookonce.testing.pytest_plugin import SenderFactory

@@ -19,8 +19,8 @@ from support.waiting import until, until_async
 
 from hookonce import Inbox, Limits, Receiver, sign
 from hookonce.events import CommentReceived
-from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import Store
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import DeadReason, InFlight, Known, delivery_key, new_token

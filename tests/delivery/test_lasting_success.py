@@ -11,7 +11,7 @@ from support.waiting import until
 from hookonce import Inbox
 from hookonce.events import CommentReceived
 from hookonce.stores import open_store
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.protocols import InboxStore
 from hookonce.testing import make_event
 
 pytestmark = pytest.mark.anyio

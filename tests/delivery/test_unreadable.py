@@ -17,8 +17,8 @@ from hookonce.events import Event
 from hookonce.operations.inspector import Redaction
 from hookonce.operations.inspector.models import model_of
 from hookonce.operations.inspector.redactor import Redactor
-from hookonce.stores.contract import Store, Wrapped
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import Store, Wrapped
 from hookonce.stores.values import DeadReason, Ownership
 from hookonce.testing import event_body, make_event, signed_request
 from hookonce.watching.records import DeliveryAnswered, EventBuried, Observer

@@ -33,8 +33,8 @@ from support.watermarks import WatchingInboxStore, WatchingStore
 from hookonce import Inbox, Limits, Outcome, Receiver, Reject
 from hookonce.events import ChannelUnhealthy
 from hookonce.stores import open_store
-from hookonce.stores.contract import InboxStore
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import InboxStore
 from hookonce.testing import make_event
 
 pytestmark = pytest.mark.anyio

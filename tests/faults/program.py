@@ -30,7 +30,7 @@ from hookonce import Backoff, Context, Inbox, Limits, Receiver
 from hookonce.clock import system_clock
 from hookonce.events import CommentReceived
 from hookonce.stores import open_store, sqlite_path
-from hookonce.stores.contract import Store
+from hookonce.stores.protocols import Store
 from hookonce.stores.values import (
     Acquired,
     AcquireResult,

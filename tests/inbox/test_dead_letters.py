@@ -24,8 +24,8 @@ from hookonce import (
 )
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
 from hookonce.inbox.waiting import WaitingEvents
-from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import Store
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, DeadReason, delivery_key, new_token
 from hookonce.testing import TestSender, event_body, make_event, signed_request

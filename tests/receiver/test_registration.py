@@ -15,8 +15,8 @@ from support.redis_servers import RedisServer
 
 from hookonce import Inbox, Receiver
 from hookonce.routing.registration import application_of
-from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import Store
 from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio

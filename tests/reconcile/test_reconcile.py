@@ -26,8 +26,8 @@ from hookonce.emulator import EmulatedService, VirtualClock
 from hookonce.events import ChannelUnhealthy, CommentReceived, MessageReceived, PostTargetFailed
 from hookonce.http.app import ASGIApp, Receive, Scope, Send
 from hookonce.receiver import Gap, Reconciliation, Verdict, Why
-from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import Store
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, delivery_key, new_token
 from hookonce.testing import make_event

@@ -19,8 +19,8 @@ from hookonce.events import CommentReceived
 from hookonce.simulation.virtual_loop import VirtualLoop, run_virtually
 from hookonce.simulation.watched_store import WatchedInboxStore, watched
 from hookonce.stores import open_store
-from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Batch, Delivery, Fetched, Stored, Token, new_token
 

@@ -22,8 +22,8 @@ from support.redis_servers import (
 )
 
 from hookonce.clock import Clock
-from hookonce.stores.contract import DEFAULT_RETENTION, Store
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import DEFAULT_RETENTION, Store
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 

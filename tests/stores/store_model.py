@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from hookonce.clock import Clock
 from hookonce.errors import StoreError
-from hookonce.stores.contract import InboxStore, Store
+from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.values import (
     Claimed,
     ClaimResult,

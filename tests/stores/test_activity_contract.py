@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from hookonce.stores.activity import MOST_LINES, WATCHED_SECONDS, ActivityStore
-from hookonce.stores.contract import Store
+from hookonce.stores.protocols import Store
 from hookonce.stores.sqlite import SQLiteStore
 
 pytestmark = pytest.mark.anyio

@@ -16,8 +16,8 @@ import pytest
 from freezegun import freeze_time
 
 from hookonce.clock import Clock
-from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import Store
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import (
     Claimed,

@@ -21,7 +21,7 @@ import pytest
 from support.redis_servers import RedisServer
 
 from hookonce.errors import StoreError
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.protocols import InboxStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Batch, Claimed, DeadReason, Delivery, Token, delivery_key

@@ -14,7 +14,7 @@ import pytest
 
 from hookonce.clock import Clock
 from hookonce.errors import StoreError
-from hookonce.stores.contract import DEFAULT_RETENTION, Store
+from hookonce.stores.protocols import DEFAULT_RETENTION, Store
 from hookonce.stores.values import (
     Claimed,
     Dead,

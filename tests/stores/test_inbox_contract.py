@@ -11,7 +11,7 @@ from stores.conftest import BACKENDS
 from support.waiting import PATIENCE_SECONDS
 
 from hookonce.clock import Clock
-from hookonce.stores.contract import DEFAULT_RETENTION, WORKER_SECONDS, InboxStore, Store
+from hookonce.stores.protocols import DEFAULT_RETENTION, WORKER_SECONDS, InboxStore, Store
 from hookonce.stores.values import (
     INTERRUPTED,
     Batch,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from hookonce.errors import StoreError
-from hookonce.stores.contract import Store
+from hookonce.stores.protocols import Store
 from hookonce.stores.values import Claimed, Dead, DeadReason, Delivery, Done, InFlight, new_token
 
 pytestmark = pytest.mark.anyio

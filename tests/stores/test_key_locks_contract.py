@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from hookonce.clock import Clock
-from hookonce.stores.contract import DEFAULT_RETENTION, KeyLocks, Store
+from hookonce.stores.protocols import DEFAULT_RETENTION, KeyLocks, Store
 from hookonce.stores.values import (
     Acquired,
     AcquireResult,

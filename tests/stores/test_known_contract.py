@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from support.redis_servers import RedisServer
 
-from hookonce.stores.contract import InboxStore, Store
+from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.values import (
     Claimed,

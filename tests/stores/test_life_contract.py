@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pytest
 
 from hookonce.clock import Clock
-from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.life import LIFE, Answer, State, Step
+from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.values import (
     Claimed,
     Dead,

@@ -6,7 +6,7 @@ import pytest
 
 from hookonce import Inbox, Receiver, Reject
 from hookonce.events import CommentReceived
-from hookonce.stores.contract import InboxStore, Store
+from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.values import delivery_key
 from hookonce.testing import SignedRequest, make_event, signed_request
 from hookonce.verification.secrets import new_secret

@@ -9,8 +9,8 @@ import pytest
 
 from hookonce.clock import Clock
 from hookonce.errors import StoreError
-from hookonce.stores.contract import DEFAULT_RETENTION
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import DEFAULT_RETENTION
 from hookonce.stores.values import (
     Acquired,
     Claimed,

@@ -12,7 +12,7 @@ import pytest
 from support.redis_servers import RedisServer
 
 from hookonce.errors import StoreError
-from hookonce.stores.contract import InboxStore, Store
+from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import (
     Claimed,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hookonce.stores.contract import InboxStore, Store
+from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.values import (
     INTERRUPTED,
     Claimed,

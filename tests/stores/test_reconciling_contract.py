@@ -8,7 +8,7 @@ from typing import Protocol
 import pytest
 from support.redis_servers import RedisServer
 
-from hookonce.stores.contract import DEFAULT_RETENTION, Store
+from hookonce.stores.protocols import DEFAULT_RETENTION, Store
 from hookonce.stores.reconciling import JOIN_SECONDS, MOST_SPANS, ReconcilingStore, Span
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.values import Claimed, delivery_key, new_token

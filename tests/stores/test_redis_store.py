@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from support.redis_servers import RedisServer, leaked_keys
 from support.waiting import PATIENCE_SECONDS, until, until_async
 
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.protocols import InboxStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.values import (
     Claimed,

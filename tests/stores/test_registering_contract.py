@@ -14,7 +14,7 @@ from hookonce.stores.applications import (
     RegisteringStore,
     strangers,
 )
-from hookonce.stores.contract import Store
+from hookonce.stores.protocols import Store
 
 pytestmark = pytest.mark.anyio
 

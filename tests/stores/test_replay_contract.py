@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from hookonce.clock import Clock
-from hookonce.stores.contract import DEFAULT_RETENTION, Store
+from hookonce.stores.protocols import DEFAULT_RETENTION, Store
 from hookonce.stores.values import (
     Claimed,
     Dead,

@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 from hookonce.errors import StoreError
-from hookonce.stores.contract import DEFAULT_RETENTION, Store
+from hookonce.stores.protocols import DEFAULT_RETENTION, Store
 from hookonce.stores.values import (
     Claimed,
     Dead,

@@ -11,8 +11,8 @@ import pytest
 from hookonce.guide.reference import MODULES, public_names
 from hookonce.stores.activity import ActivityStore
 from hookonce.stores.applications import RegisteringStore
-from hookonce.stores.contract import InboxStore, Store
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 

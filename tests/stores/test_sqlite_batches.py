@@ -16,7 +16,7 @@ import pytest
 
 from hookonce.clock import Clock
 from hookonce.errors import StoreError
-from hookonce.stores.contract import DEFAULT_RETENTION
+from hookonce.stores.protocols import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import (
     Acquired,

@@ -15,7 +15,7 @@ import pytest
 
 from hookonce.clock import Clock
 from hookonce.errors import StoreError
-from hookonce.stores.contract import DEFAULT_RETENTION
+from hookonce.stores.protocols import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore, schema
 from hookonce.stores.values import (
     Acquired,

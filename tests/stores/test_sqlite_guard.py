@@ -20,7 +20,7 @@ import pytest
 from support.sqlite_processes import is_sound
 
 from hookonce.errors import StoreError
-from hookonce.stores.contract import DEFAULT_RETENTION
+from hookonce.stores.protocols import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Delivery, Stored, Waiting, new_token
 

@@ -18,7 +18,7 @@ from support.sqlite_processes import child, is_sound
 from support.waiting import until, until_async
 
 from hookonce.errors import StoreError
-from hookonce.stores.contract import DEFAULT_RETENTION
+from hookonce.stores.protocols import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import (
     Claimed,

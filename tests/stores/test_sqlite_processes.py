@@ -14,7 +14,7 @@ import pytest
 from support.sqlite_processes import PATIENCE_SECONDS, child, is_sound
 
 from hookonce.clock import uptime
-from hookonce.stores.contract import Store
+from hookonce.stores.protocols import Store
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import (
     Claimed,

@@ -15,7 +15,7 @@ from support.deliveries import SECRET
 from support.waiting import PATIENCE_SECONDS, until
 
 from hookonce import Receiver
-from hookonce.stores.contract import DEFAULT_RETENTION
+from hookonce.stores.protocols import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, DeliveryKey, Done, delivery_key, new_token
 

@@ -13,8 +13,8 @@ from stores.store_model import RETENTION, StoreMachine
 from support.redis_servers import RedisServer, leaked_keys
 
 from hookonce.clock import Clock
-from hookonce.stores.contract import Store
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.protocols import Store
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 

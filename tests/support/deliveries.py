@@ -8,7 +8,7 @@ from hookonce import Inbox, Limits, Outcome, Receiver
 from hookonce.clock import system_clock
 from hookonce.events import CommentReceived, Event
 from hookonce.stores import open_store
-from hookonce.stores.contract import Store
+from hookonce.stores.protocols import Store
 from hookonce.testing import TestSender, make_event, signed_request
 from hookonce.verification.secrets import new_secret
 

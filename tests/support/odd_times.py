@@ -1,6 +1,6 @@
 """Records in a store whose times are no times."""
 
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.protocols import InboxStore
 from hookonce.stores.values import Claimed, DeadReason, Delivery, Token
 
 __all__ = ["ODD_TIMES", "bury_odd", "enqueue_odd"]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from hookonce.errors import StoreError
 from hookonce.events import Event
 from hookonce.routing.keyed import watermark_of
-from hookonce.stores.contract import Store, WrappedInbox
+from hookonce.stores.protocols import Store, WrappedInbox
 from hookonce.stores.values import KeyLock, Watermark
 
 from .stores import FaultyStore

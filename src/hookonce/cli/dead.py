@@ -13,7 +13,7 @@ import click
 from hookonce import Receiver
 from hookonce.errors import PayloadError, StoreError
 from hookonce.outcome import SUCCEEDED
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.protocols import InboxStore
 from hookonce.stores.values import DeadLetter, DeadReason, DeliveryKey, Wanted, delivery_key
 
 from .ending import end_with_its_threads, terminated_as_interrupted

@@ -24,7 +24,7 @@ from hookonce.events import EVENT_CLASSES
 from hookonce.outcome import Reason
 from hookonce.samples.events import event_body
 from hookonce.sender import ANSWER_SECONDS
-from hookonce.stores.contract import Store
+from hookonce.stores.protocols import Store
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.verification.secrets import new_secret
 

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 import click
 
 from hookonce.clock import duration_text, system_clock
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.protocols import InboxStore
 from hookonce.stores.values import DeliveryKey, Entry, StoreStats, Wanted
 
 from .listing import (

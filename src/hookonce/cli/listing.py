@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import click
 
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.protocols import InboxStore
 from hookonce.stores.values import DeadLetter, DeliveryKey, Entry, StoreStats, delivery_key
 
 from .output import Output, json_option, one_line, together

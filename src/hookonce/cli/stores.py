@@ -17,7 +17,7 @@ from hookonce.clock import system_clock
 from hookonce.errors import StoreError
 from hookonce.stores import open_store, sqlite_path
 from hookonce.stores.applications import RegisteringStore
-from hookonce.stores.contract import InboxStore, Store
+from hookonce.stores.protocols import InboxStore, Store
 
 from .loading import load_receivers, stand_in_secrets
 from .statuses import CannotBegin

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ..clock import Clock
 from ..routing.router import Router
-from ..stores.contract import Claims, KeyLocks, Queue
+from ..stores.protocols import Claims, KeyLocks, Queue
 from ..stores.values import DeliveryKey, KeyLock, Watermark
 from ..watching.observers import Observers
 from .calls import Threads

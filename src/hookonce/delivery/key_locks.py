@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from ..errors import StoreError
 from ..logs import get_logger
-from ..stores.contract import InboxListing
+from ..stores.protocols import InboxListing
 from ..stores.time_limit import within
 from ..stores.values import (
     Acquired,

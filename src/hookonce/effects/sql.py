@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Generic, TypedDict, TypeVar
 
 from ..clock import Clock, system_clock
-from ..stores.contract import DEFAULT_RETENTION, check_retention
+from ..stores.protocols import DEFAULT_RETENTION, check_retention
 from ..stores.values import KeyLock
 from .ledger import Effect, Latest
 from .statements import (

@@ -16,7 +16,7 @@ from ..delivery.attempts import Attempts
 from ..delivery.dependencies import Dependencies
 from ..errors import SecretError, StoreError
 from ..routing.registration import Registration
-from ..stores.contract import Reports
+from ..stores.protocols import Reports
 from ..stores.time_limit import within
 from ..verification.secrets import fingerprint
 from .bearer import check_token, has_bearer

@@ -13,7 +13,7 @@ from ..delivery.dependencies import Dependencies
 from ..delivery.origin import Replay
 from ..errors import StoreError
 from ..outcome import DUPLICATE, Outcome, Reason, later
-from ..stores.contract import DeadLetterQueue
+from ..stores.protocols import DeadLetterQueue
 from ..stores.values import Claimed, DeadLetter, DeadReason, InFlight, delivery_key, new_token
 from .waiting import ListOptions, check_options
 

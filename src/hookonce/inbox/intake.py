@@ -8,7 +8,7 @@ from ..delivery.attempts import Attempts
 from ..delivery.dependencies import Dependencies
 from ..errors import StoreError
 from ..logs import get_logger
-from ..stores.contract import Queue
+from ..stores.protocols import Queue
 from ..stores.time_limit import within
 from ..stores.values import Delivery, EnqueueResult, Stored, new_token
 from ..watching.records import EventEnqueued

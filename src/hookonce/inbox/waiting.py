@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict, Unpack
 
-from ..stores.contract import InboxListing
+from ..stores.protocols import InboxListing
 from ..stores.values import Entry, StoreStats, delivery_key
 
 

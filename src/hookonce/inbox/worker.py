@@ -19,7 +19,7 @@ from ..delivery.dependencies import Dependencies
 from ..delivery.origin import Queued
 from ..errors import PayloadError, StoreError
 from ..logs import get_logger
-from ..stores.contract import WORKER_SECONDS, Queue
+from ..stores.protocols import WORKER_SECONDS, Queue
 from ..stores.time_limit import set_within, within
 from ..stores.values import INTERRUPTED, Batch, DeadReason, Fetched, Ownership, Token, new_token
 from ..watching.records import EventBuried, EventFetched, EventRetried

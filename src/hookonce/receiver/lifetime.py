@@ -21,7 +21,7 @@ from ..delivery.ignored import IgnoredTypes
 from ..inbox.intake import InboxIntake
 from ..logs import get_logger
 from ..routing.registration import Registration
-from ..stores.contract import Openable
+from ..stores.protocols import Openable
 from ..watching.activity import Reporter
 from .ledgers import check_ledgers
 

@@ -40,7 +40,7 @@ from ..inbox.waiting import WaitingEvents
 from ..outcome import Outcome
 from ..routing.handler import is_async
 from ..routing.router import Router
-from ..stores.contract import Store
+from ..stores.protocols import Store
 from ..stores.reconciling import ReconcilingStore
 from ..stores.time_limit import within
 from ..stores.values import StoreStats

@@ -33,7 +33,7 @@ from ..clock import Clock
 from ..logs import get_logger
 from ..resources import WebhookDelivery, WebhookEndpoint
 from ..sender import ANSWER_SECONDS, LOG_SECONDS
-from ..stores.contract import Reports
+from ..stores.protocols import Reports
 from ..stores.reconciling import ReconcilingStore, Span
 from ..stores.values import Known
 

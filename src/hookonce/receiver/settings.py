@@ -13,7 +13,7 @@ from ..delivery.limits import Limits
 from ..errors import SecretError
 from ..inbox.settings import Inbox
 from ..stores import open_store
-from ..stores.contract import DEFAULT_RETENTION, InboxStore, Store
+from ..stores.protocols import DEFAULT_RETENTION, InboxStore, Store
 from ..verification.secrets import SecretSource, SecretsProvider, fault_among, secrets_of
 
 # Keys are `endpoint:id`; without a colon in the name no two pairs give the same key.

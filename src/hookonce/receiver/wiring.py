@@ -17,7 +17,7 @@ from ..routing.registration import Registration, application_of
 from ..routing.router import Router
 from ..stores.activity import ActivityStore
 from ..stores.applications import Application, RegisteringStore
-from ..stores.contract import BatchingStore, InboxStore, Store
+from ..stores.protocols import BatchingStore, InboxStore, Store
 from ..stores.reconciling import ReconcilingStore
 from ..verification.signature import Verifier
 from ..watching.activity import Reporter

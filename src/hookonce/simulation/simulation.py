@@ -28,7 +28,7 @@ from ..routing.keyed import watermark_of
 from ..samples.events import make_event
 from ..sender import TWO_SIGNATURES_SECONDS
 from ..stores import open_store
-from ..stores.contract import InboxStore, Store
+from ..stores.protocols import InboxStore, Store
 from ..stores.values import DeadReason
 from ..verification.secrets import new_secret
 from .calls import CallLog

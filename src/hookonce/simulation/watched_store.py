@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..stores.contract import InboxStore, Store, Wrapped, WrappedInbox
+from ..stores.protocols import InboxStore, Store, Wrapped, WrappedInbox
 from ..stores.values import Batch, Token
 from .virtual_loop import VirtualLoop
 

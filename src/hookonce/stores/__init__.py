@@ -10,7 +10,7 @@ from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from ..clock import Clock
-from .contract import DEFAULT_RETENTION, Store
+from .protocols import DEFAULT_RETENTION, Store
 
 __all__ = ["REDIS_SCHEMES", "open_store", "sqlite_path"]
 

@@ -18,9 +18,9 @@ from ..errors import StoreError
 from ..logs import get_logger
 from . import key_locks, life
 from .applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
-from .contract import DEFAULT_RETENTION, check_retention
 from .key_locks import FREE, KeyLockRecord
 from .life import NEW, Moment, Record
+from .protocols import DEFAULT_RETENTION, check_retention
 from .reconciling import MOST_SPANS, Span, joined
 from .steps import KeyLockStep, LifeStep, StepStore
 from .values import (

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from hookonce import Inbox
 from hookonce.events import CommentReceived
-from hookonce.stores.contract import InboxStore
+from hookonce.stores.protocols import InboxStore
 from hookonce.stores.values import Delivery, Stored, new_token
 from hookonce.testing import make_event, signed_request
 

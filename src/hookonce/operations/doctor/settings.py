@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...delivery.limits import Limits
 from ...inbox.settings import Inbox
 from ...sender import TOLERANCE_SECONDS
-from ...stores.contract import DEFAULT_RETENTION, check_retention
+from ...stores.protocols import DEFAULT_RETENTION, check_retention
 from ...verification.secrets import USUAL_KEY_BYTES, decode_secret
 from .findings import Finding, fault, fine, note, warning
 

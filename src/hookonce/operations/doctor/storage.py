@@ -13,7 +13,7 @@ from ...errors import StoreError
 from ...http.health import stranded
 from ...routing.registration import application_of, warning_of
 from ...stores.applications import RegisteringStore, strangers
-from ...stores.contract import InboxStore
+from ...stores.protocols import InboxStore
 from ...stores.sqlite import SQLiteStore
 from ...stores.time_limit import within
 from ...stores.values import DeadLetter, Entry, StoreStats

@@ -12,8 +12,8 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from ...errors import StoreError
-from ..contract import WORKER_SECONDS
 from ..life import MAX_HISTORY, MAX_HISTORY_ERROR_CHARACTERS, error_text
+from ..protocols import WORKER_SECONDS
 from ..values import (
     INTERRUPTED,
     Acquired,

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from ...clock import Clock, system_clock
-from ..contract import check_retention
+from ..protocols import check_retention
 from .safety import Durability, Safety
 from .url import Place, place_of, place_of_client
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ...clock import Clock, system_clock
 from ...logs import get_logger
-from ..contract import DEFAULT_RETENTION, Flushes
+from ..protocols import DEFAULT_RETENTION, Flushes
 from ..values import (
     AcquireResult,
     Batch,

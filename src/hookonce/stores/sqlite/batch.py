@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 import apsw
 
 from ...errors import StoreError
-from ..contract import Flushes
+from ..protocols import Flushes
 from ..values import DeliveryKey
 from .file import MovedError, OpenFile
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import apsw
 
 from .. import life
-from ..contract import WORKER_SECONDS
+from ..protocols import WORKER_SECONDS
 from ..values import (
     Batch,
     Claimed,

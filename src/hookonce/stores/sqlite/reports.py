@@ -12,7 +12,7 @@ import apsw
 from .. import life
 from ..activity import MOST_LINES, WATCHED_SECONDS, Activity
 from ..applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
-from ..contract import WORKER_SECONDS
+from ..protocols import WORKER_SECONDS
 from ..values import (
     DeadLetter,
     Delivery,

@@ -17,7 +17,7 @@ import apsw
 
 from ...clock import Clock, system_clock
 from .. import life
-from ..contract import DEFAULT_RETENTION, Flushes, check_retention
+from ..protocols import DEFAULT_RETENTION, Flushes, check_retention
 from ..steps import KeyLockStep, LifeStep, StepStore
 from ..values import (
     Batch,

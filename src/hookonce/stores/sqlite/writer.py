@@ -20,7 +20,7 @@ import apsw
 
 from ...errors import StoreError
 from ...logs import get_logger
-from ..contract import Flushes
+from ..protocols import Flushes
 from .batch import Job, StepJob, answer, commit, fail
 from .file import GONE, MovedError, OpenFile, log_of
 from .guard import Guard, files_of
