@@ -14,6 +14,7 @@ except ModuleNotFoundError as error:
         "the client needs httpx2: pip install 'hookonce[client]'", name="httpx2"
     ) from error
 from .comments import Comments
+from .deprecated import PostLike
 from .errors import (
     ApiError,
     ApiKeyError,
@@ -29,11 +30,11 @@ from .errors import (
     UploadError,
     ValidationFailedError,
 )
-from .keys import EnvironmentKey, FileKey, KeyProvider
+from .keys import EnvironmentKey, FileKey, KeyProvider, KeySource
 from .listing import Listing
-from .media import MediaLibrary
+from .media import MediaLibrary, Progress, Source
 from .posts import Posts
-from .quota import Quota
+from .quota import Quota, QuotaListener
 from .webhooks import Webhooks
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "FileKey",
     "InternalError",
     "KeyProvider",
+    "KeySource",
     "LimitError",
     "Listing",
     "MediaLibrary",
@@ -55,8 +57,12 @@ __all__ = [
     "NotFoundError",
     "PermissionDeniedError",
     "PlatformError",
+    "PostLike",
     "Posts",
+    "Progress",
     "Quota",
+    "QuotaListener",
+    "Source",
     "UnreadableAnswerError",
     "UploadError",
     "ValidationFailedError",

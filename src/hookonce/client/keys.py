@@ -29,6 +29,7 @@ class KeyProvider(Protocol):
 
 
 KeySource: TypeAlias = str | KeyProvider
+"""An API key, or a provider of the key in force."""
 
 
 class Key:

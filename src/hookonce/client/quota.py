@@ -26,6 +26,7 @@ class Quota(NamedTuple):
 
 
 QuotaListener: TypeAlias = Callable[[Quota], object]
+"""A function that is called with each new state of the rate limit."""
 
 
 class QuotaWatch:

@@ -23,8 +23,8 @@ from .flows import (
 from .generated import EventGenerator
 from .records import DeliveryAttempt, DeliveryStatus, DisabledReason, EndpointStatus, Notice
 from .refusals import RefusedError
-from .service import EmulatedService
-from .timeline import FrozenTime, VirtualClock
+from .service import EmulatedService, Target
+from .timeline import FrozenTime, TimeSource, VirtualClock
 from .workspace_data import WorkspaceData
 
 __all__ = [
@@ -44,6 +44,8 @@ __all__ = [
     "FrozenTime",
     "Notice",
     "RefusedError",
+    "Target",
+    "TimeSource",
     "VirtualClock",
     "WorkspaceData",
     "lose_channel",

@@ -57,6 +57,7 @@ class FrozenTime(Protocol):
 
 
 TimeSource: TypeAlias = Clock | FrozenTime
+"""Unix time in seconds as a function, or a clock that the service may move."""
 
 
 class ServiceTime:

@@ -32,7 +32,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     "hookonce.integrations.aws_lambda": (),
     "hookonce.testing.pytest_plugin": (),
     "hookonce.client": (),
-    "hookonce.receiver": ("Found", "Gap", "Reconciliation", "Verdict", "Why", "pair_by_time"),
+    "hookonce.clock": ("Clock", "system_clock"),
+    "hookonce.routing": (),
+    "hookonce.receiver": (),
     "hookonce.effects": (),
     "hookonce.effects.sqlalchemy": ("SQLAlchemyLedger", "SyncSQLAlchemyLedger", "ledger_tables"),
     "hookonce.effects.psycopg": ("PsycopgLedger", "SyncPsycopgLedger"),
@@ -43,13 +45,23 @@ MODULES: dict[str, tuple[str, ...]] = {
     "hookonce.effects.contract": (),
     "hookonce.emulator": (),
     "hookonce.simulation": (),
+    "hookonce.stores": (),
     "hookonce.stores.memory": (),
     "hookonce.stores.sqlite": (),
     "hookonce.stores.redis": (),
+    "hookonce.verification": (),
     "hookonce.verification.secrets": ("new_secret",),
     "hookonce.guide": (),
 }
 """The public modules, and their public names; an empty tuple stands for ``__all__``."""
+
+MADE_HERE = {
+    *("Channels", "Comments", "Listing", "MediaLibrary", "Posts", "Webhooks"),
+    *("ApiError", "ConflictError", "InternalError", "LimitError", "NotFoundError"),
+    *("PermissionDeniedError", "PlatformError", "ValidationFailedError"),
+    *("App", "DeadLetters", "Expectation", "FaultInjection", "WaitingEvents"),
+}
+"""Classes whose objects only this package makes: their constructors are not public."""
 
 _WIDTH = 96
 _INDENT = "    "
@@ -64,6 +76,7 @@ class Name:
         path: the name, or ``Class.member``.
         signature: the parameters; the values of an enumeration; empty for a constant.
         doc: the docstring, or the text below a constant; may be empty.
+        home: the module that defines it, where the names in its signature have their meaning.
         is_member: whether the name belongs to a class.
 
     """
@@ -71,6 +84,7 @@ class Name:
     path: str
     signature: str
     doc: str
+    home: str
     is_member: bool = False
 
     @property
@@ -100,8 +114,8 @@ def public_names(module: str) -> Iterator[Name]:
 
     """
     for name in MODULES[module] or _exported(module):
-        home, node, doc = _defined(module, name)
-        yield Name(name, _signature(node), doc)
+        home, node, doc = definition(module, name)
+        yield Name(name, _signature(home, node), doc, home)
         if isinstance(node, ast.ClassDef):
             yield from _members(name, home, node)
 
@@ -134,8 +148,15 @@ def _exported(module: str) -> list[str]:
     raise LookupError(f"{module} has no __all__")
 
 
-def _defined(module: str, name: str) -> tuple[str, ast.stmt, str]:
-    """Return the module that defines a name, its definition, and its documentation."""
+def definition(module: str, name: str) -> tuple[str, ast.stmt, str]:
+    """Return the module that defines a name, its definition, and its documentation.
+
+    Raises:
+        LookupError: the module neither defines nor imports the name.
+
+    """
+    if module.partition(".")[0] != "hookonce":
+        raise LookupError(f"{module} is another package's")
     body = _tree(module).body
     found: tuple[str, ast.stmt, str] | None = None
     for node, after in zip(body, [*body[1:], None], strict=True):
@@ -150,7 +171,7 @@ def _defined(module: str, name: str) -> tuple[str, ast.stmt, str]:
         if isinstance(imported, ast.ImportFrom):
             for alias in imported.names:
                 if name == (alias.asname or alias.name):
-                    return _defined(_absolute(module, imported), alias.name)
+                    return definition(_absolute(module, imported), alias.name)
     raise LookupError(f"{module} does not define {name}")
 
 
@@ -183,26 +204,49 @@ def _text(node: ast.stmt | None) -> str:
     return ""
 
 
-def _signature(node: ast.stmt) -> str:
+def _signature(module: str, node: ast.stmt) -> str:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return _call(node)
     if not isinstance(node, ast.ClassDef):
         return ""
     if _ENUMS & _bases(node):
         return ": " + ", ".join(_values(node))
-    for part in node.body:
-        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
-            return _call(part, method=True, returns=False)
-    fields = [
-        ast.unparse(part)
-        for part in node.body
-        if isinstance(part, ast.AnnAssign)
-        and not {one for one in _targets(part) if one.startswith("_")}
-        and not ast.unparse(part.annotation).startswith("ClassVar")
-    ]
-    if fields and "kw_only=True" in "".join(map(ast.unparse, node.decorator_list)):
-        fields.insert(0, "*")
-    return f"({', '.join(fields)})" if fields else ""
+    if node.name in MADE_HERE:
+        return ""
+    fields: dict[str, str] = {}
+    for _, parent in reversed([(module, node), *_ancestors(module, node)]):
+        for part in parent.body:
+            if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+                fields = {"": _call(part, method=True, returns=False)}
+            elif isinstance(part, ast.AnnAssign) and "" not in fields:
+                fields |= _field(part)
+    if "" in fields:
+        return fields[""]
+    shown = list(fields.values())
+    if shown and "kw_only=True" in "".join(map(ast.unparse, node.decorator_list)):
+        shown.insert(0, "*")
+    return f"({', '.join(shown)})" if shown else ""
+
+
+def _field(node: ast.AnnAssign) -> dict[str, str]:
+    if ast.unparse(node.annotation).startswith("ClassVar"):
+        return {}
+    return {name: ast.unparse(node) for name in _targets(node) if not name.startswith("_")}
+
+
+def _ancestors(module: str, node: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef]]:
+    """Yield the classes of this package that a class inherits from, and their modules."""
+    for base in node.bases:
+        own = base.value if isinstance(base, ast.Subscript) else base
+        if not isinstance(own, ast.Name):
+            continue
+        try:
+            home, parent, _ = definition(module, own.id)
+        except LookupError:
+            continue
+        if isinstance(parent, ast.ClassDef):
+            yield home, parent
+            yield from _ancestors(home, parent)
 
 
 def _bases(node: ast.ClassDef) -> set[str]:
@@ -228,30 +272,20 @@ def _call(
 def _members(path: str, module: str, node: ast.ClassDef) -> Iterator[Name]:
     """Yield the public methods and properties of a class, its own before inherited ones."""
     seen: set[str] = set()
-    for part in node.body:
-        if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if part.name.startswith("_") or part.name in seen:
-            continue
-        marks = {ast.unparse(one).partition("(")[0] for one in part.decorator_list}
-        if any(one.endswith(".setter") for one in marks) or "overload" in marks:
-            continue
-        seen.add(part.name)
-        doc = ast.get_docstring(part) or ""
-        if marks & {"property", "cached_property"}:
-            answer = ast.unparse(part.returns) if part.returns else ""
-            signature = f": {answer}"
-        else:
-            signature = _call(part, method="staticmethod" not in marks)
-        yield Name(f"{path}.{part.name}", signature, doc, is_member=True)
-    for base in node.bases:
-        own = base.value if isinstance(base, ast.Subscript) else base
-        if not isinstance(own, ast.Name):
-            continue
-        try:
-            home, parent, _ = _defined(module, own.id)
-        except LookupError:
-            continue
-        if isinstance(parent, ast.ClassDef) and home.startswith("hookonce"):
-            inherited = _members(path, home, parent)
-            yield from (one for one in inherited if one.path.rpartition(".")[2] not in seen)
+    for home, owner in [(module, node), *_ancestors(module, node)]:
+        for part in owner.body:
+            if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if part.name.startswith("_") or part.name in seen:
+                continue
+            marks = {ast.unparse(one).partition("(")[0] for one in part.decorator_list}
+            if any(one.endswith(".setter") for one in marks) or "overload" in marks:
+                continue
+            seen.add(part.name)
+            doc = ast.get_docstring(part) or ""
+            if marks & {"property", "cached_property"}:
+                answer = ast.unparse(part.returns) if part.returns else ""
+                signature = f": {answer}"
+            else:
+                signature = _call(part, method="staticmethod" not in marks)
+            yield Name(f"{path}.{part.name}", signature, doc, home, is_member=True)

@@ -10,6 +10,7 @@ explains why a saved delivery does not verify. This package imports none of thes
 none of them imports another.
 """
 
+from ..watching.disabling import FailureStreak
 from ..watching.records import (
     BatchFlushed,
     DeliveryAnswered,
@@ -30,6 +31,7 @@ from ..watching.records import (
     LoopBlocked,
     Observer,
 )
+from ..watching.rotation import Rotation
 
 __all__ = [
     "BatchFlushed",
@@ -44,10 +46,12 @@ __all__ = [
     "EventFetched",
     "EventRetried",
     "EventSettled",
+    "FailureStreak",
     "HandlerFailed",
     "HandlerFinished",
     "HandlerSkipped",
     "HandlerStarted",
     "LoopBlocked",
     "Observer",
+    "Rotation",
 ]

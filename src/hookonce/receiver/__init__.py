@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+from ..http.health import Readiness
+from ..inbox.dead_letters import DeadLetters
+from ..inbox.waiting import ListOptions, WaitingEvents
+from .expecting import Expectation, Poll
 from .pairing import Found, pair_by_time
 from .receiver import Receiver
-from .reconcile import Gap, Reconciliation, Verdict, Why
+from .reconcile import Gap, GapHook, Reconciliation, Verdict, Why
+from .settings import Changes
 
-__all__ = ["Found", "Gap", "Receiver", "Reconciliation", "Verdict", "Why", "pair_by_time"]
+__all__ = [
+    "Changes",
+    "DeadLetters",
+    "Expectation",
+    "Found",
+    "Gap",
+    "GapHook",
+    "ListOptions",
+    "Poll",
+    "Readiness",
+    "Receiver",
+    "Reconciliation",
+    "Verdict",
+    "WaitingEvents",
+    "Why",
+    "pair_by_time",
+]

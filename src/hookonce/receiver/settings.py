@@ -39,7 +39,19 @@ class HiddenSecrets:
 
 
 class Changes(TypedDict, total=False):
-    """What a copy can have of its own; see ``Receiver.copy``."""
+    """The arguments of ``Receiver.copy``; they mean what those of ``Receiver`` mean.
+
+    Attributes:
+        secrets: one secret, several (newest first), or a provider of them.
+        store: a store, or its URL.
+        endpoint: the name that scopes what is handled once.
+        service: the sender's name in its own two headers.
+        tolerance: how far a timestamp may be from the clock, in seconds or as a ``timedelta``.
+        inbox: the settings of the inbox; None handles events inside the request.
+        limits: time limits and sizes.
+        clock: Unix time in seconds.
+
+    """
 
     secrets: SecretSource
     store: Store | str

@@ -99,7 +99,14 @@ class Handler:
 
 @dataclass(frozen=True, slots=True)
 class ErrorHook:
-    """A function that is called with failures, and how many of (error, event, context) it takes."""
+    """A function registered with ``on_error``.
+
+    Attributes:
+        function: the user's callable.
+        is_async: whether calling it gives an awaitable; other functions run in threads.
+        arguments: how many of (error, event, context) the function takes.
+
+    """
 
     function: Callable[..., Any]
     is_async: bool

@@ -10,9 +10,85 @@ from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from ..clock import Clock
-from .protocols import DEFAULT_RETENTION, Store
+from .activity import Activity, ActivityStore
+from .applications import Application, RegisteringStore
+from .protocols import DEFAULT_RETENTION, InboxStore, Store
+from .reconciling import ReconcilingStore, Span
+from .values import (
+    Acquired,
+    AcquireResult,
+    Batch,
+    Busy,
+    Claimed,
+    ClaimResult,
+    Dead,
+    DeadLetter,
+    DeadReason,
+    Delivery,
+    DeliveryKey,
+    Done,
+    EnqueueResult,
+    Entry,
+    FailedAttempt,
+    Fetched,
+    Full,
+    InFlight,
+    KeyLock,
+    Known,
+    Ownership,
+    Stale,
+    Stored,
+    StoreStats,
+    Token,
+    Waiting,
+    Wanted,
+    WantedDeadLetters,
+    Watermark,
+)
 
-__all__ = ["REDIS_SCHEMES", "open_store", "sqlite_path"]
+__all__ = [
+    "DEFAULT_RETENTION",
+    "REDIS_SCHEMES",
+    "AcquireResult",
+    "Acquired",
+    "Activity",
+    "ActivityStore",
+    "Application",
+    "Batch",
+    "Busy",
+    "ClaimResult",
+    "Claimed",
+    "Dead",
+    "DeadLetter",
+    "DeadReason",
+    "Delivery",
+    "DeliveryKey",
+    "Done",
+    "EnqueueResult",
+    "Entry",
+    "FailedAttempt",
+    "Fetched",
+    "Full",
+    "InFlight",
+    "InboxStore",
+    "KeyLock",
+    "Known",
+    "Ownership",
+    "ReconcilingStore",
+    "RegisteringStore",
+    "Span",
+    "Stale",
+    "Store",
+    "StoreStats",
+    "Stored",
+    "Token",
+    "Waiting",
+    "Wanted",
+    "WantedDeadLetters",
+    "Watermark",
+    "open_store",
+    "sqlite_path",
+]
 
 REDIS_SCHEMES = {
     "redis",
@@ -23,6 +99,7 @@ REDIS_SCHEMES = {
     "redis+sentinel",
     "rediss+sentinel",
 }
+"""The schemes of the URLs that name a Redis or Valkey server."""
 
 _FORMS = (
     "use sqlite:///file.db, sqlite:////absolute/file.db, redis://host:6379/0, rediss://, unix://,"
@@ -37,6 +114,11 @@ def open_store(
 
     ``sqlite:///relative.db`` and ``sqlite:////absolute.db`` name a file, ``memory://`` a store that
     forgets at a restart, ``redis://host:6379/0`` and its kin a Redis or Valkey server.
+
+    Args:
+        url: the URL of the store.
+        retention: how long a handled event is remembered, in seconds or as a ``timedelta``.
+        clock: Unix time in seconds.
 
     Raises:
         ValueError: the URL names no store, or the retention is too short.
@@ -83,7 +165,15 @@ def _redis() -> ModuleType:
 
 
 def sqlite_path(url: str) -> str:
-    """Return the path of the file a SQLite URL names, or raise ValueError."""
+    """Return the path of the file that a SQLite URL names.
+
+    Args:
+        url: a URL such as ``sqlite:///hookonce.db``.
+
+    Raises:
+        ValueError: the URL does not name a file.
+
+    """
     parts = urlsplit(url)
     path = unquote(parts.path)
     if parts.netloc or not url[len(parts.scheme) :].startswith("://"):

@@ -64,7 +64,12 @@ class Claimed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Another caller holds the claim; unless extended, it ends at this Unix time."""
+    """Another caller holds the claim until its lease ends.
+
+    Attributes:
+        until: the Unix time at which the lease ends unless it is extended.
+
+    """
 
     until: float
 
@@ -80,6 +85,7 @@ class Dead:
 
 
 ClaimResult: TypeAlias = Claimed | InFlight | Done | Dead
+"""The result of a claim."""
 
 
 class Known(StrEnum):
@@ -230,6 +236,7 @@ class Full:
 
 
 EnqueueResult: TypeAlias = Stored | Waiting | Full | Done | Dead
+"""The result of storing a delivery in the inbox."""
 
 
 class Fetched(NamedTuple):
@@ -308,6 +315,9 @@ class Wanted(TypedDict, total=False):
 class WantedDeadLetters(Wanted, total=False):
     """Filters of a listing of dead letters.
 
+    The filters ``endpoint``, ``event_type``, ``event_id``, ``handler`` and ``since`` are those of
+    ``Wanted``.
+
     Attributes:
         reason: why an event became a dead letter.
 
@@ -357,7 +367,12 @@ class Acquired:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Another caller holds the key lock; unless extended, its lease ends at this Unix time."""
+    """Another caller holds the key lock until its lease ends.
+
+    Attributes:
+        until: the Unix time at which the lease ends unless it is extended.
+
+    """
 
     until: float
 
@@ -370,6 +385,7 @@ class Stale:
 
 
 AcquireResult: TypeAlias = Acquired | Busy | Stale
+"""The result of acquiring a key lock."""
 
 
 # SQLite's row ids, and so its bindings, are at most 2**63 - 1.

@@ -33,6 +33,7 @@ from ..verification.signature import sign
 
 __all__ = [
     "Answer",
+    "Payload",
     "SignedRequest",
     "TestSender",
     "event_body",

@@ -1,1 +1,6 @@
 """Whether a delivery is genuine: pure functions over bytes, without I/O."""
+
+from .headers import DeliveryHeaders, DeliveryHints, RawHeaders
+from .secrets import SecretSource
+
+__all__ = ["DeliveryHeaders", "DeliveryHints", "RawHeaders", "SecretSource"]

@@ -1,5 +1,6 @@
 """The Redis store: shared by many machines."""
 
+from .safety import Durability
 from .store import RedisStore
 
-__all__ = ["RedisStore"]
+__all__ = ["Durability", "RedisStore"]

@@ -10,6 +10,7 @@ from .connection import without_frames
 from .faults import explained
 
 Durability: TypeAlias = Literal["memory", "fsync"]
+"""Where a write must be before it counts: in the server's memory, or on its disk."""
 
 
 @dataclass(frozen=True, slots=True)
