@@ -84,7 +84,7 @@ async def inbox_burst(store: InboxStore) -> InboxBurst:
         batch = await store.fetch(
             _AT_ONCE, _LEASE_SECONDS, endpoint=ENDPOINT, worker="burst", token=new_token()
         )
-        taken += batch.taken
+        taken += batch.fetched
     times.append(time.perf_counter())
     for first in range(0, _BURST, _AT_ONCE):
         some = taken[first : first + _AT_ONCE]

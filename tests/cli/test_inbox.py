@@ -43,7 +43,7 @@ async def fail_or_hold(store: InboxStore, event_id: str, error: str | None) -> N
     batch = await store.fetch(
         1, 300, endpoint="default", worker="a test", token=Token(f"take {event_id}")
     )
-    (taken,) = batch.taken
+    (taken,) = batch.fetched
     assert taken.delivery.event_id == event_id
     if error is not None:
         await store.retry(taken.claim, HOUR, frozenset({"count"}), error)

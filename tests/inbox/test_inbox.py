@@ -627,7 +627,7 @@ class TestTrouble:
                 batch = await store.fetch(
                     1, 0.001, endpoint="default", worker="killed", token=new_token()
                 )
-                assert len(batch.taken) == 1
+                assert len(batch.fetched) == 1
                 await asyncio.sleep(0.002)
         receiver = make_receiver(max_attempts=2)
         handler = Handler(receiver)

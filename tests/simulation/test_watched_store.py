@@ -47,7 +47,7 @@ async def fetch(store: WatchedInboxStore, limit: int = 9, endpoint: str = "defau
 
 
 async def fetch_one(store: WatchedInboxStore) -> Fetched:
-    [only] = (await fetch(store)).taken
+    [only] = (await fetch(store)).fetched
     return only
 
 
@@ -249,7 +249,7 @@ def test_an_event_that_becomes_due_earlier_is_fetched_at_once(tmp_path: Path, ch
         claim = (await fetch_one(store)).claim
         if change == "make_due":
             await store.retry(claim, HOUR)
-        assert not (await fetch(store)).taken
+        assert not (await fetch(store)).fetched
         match change:
             case "enqueue":
                 await store.enqueue(delivery(loop, "evt_2"), new_token())
@@ -286,7 +286,7 @@ def test_an_event_enqueued_during_an_empty_fetch_is_fetched(tmp_path: Path) -> N
         await inner.has_fetched.wait()
         assert await store.enqueue(delivery(loop), new_token()) == Stored()
         inner.may_return.set()
-        assert (await empty).taken == ()
+        assert (await empty).fetched == ()
         assert (await fetch_one(store)).delivery.event_id == "evt_1"
         await store.aclose()
 
@@ -297,7 +297,7 @@ def test_a_fetch_with_limit_0_does_not_fill_the_cache(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         store = WatchedInboxStore(on_sqlite(tmp_path, loop), loop)
         await store.enqueue(delivery(loop), new_token())
-        assert (await fetch(store, limit=0)).taken == ()
+        assert (await fetch(store, limit=0)).fetched == ()
         assert (await fetch_one(store)).delivery.event_id == "evt_1"
         await store.aclose()
 
@@ -321,7 +321,7 @@ def test_the_cache_belongs_to_one_endpoint(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         store = WatchedInboxStore(on_sqlite(tmp_path, loop), loop)
         await store.enqueue(delivery(loop), new_token())
-        assert (await fetch(store, endpoint="other")).taken == ()
+        assert (await fetch(store, endpoint="other")).fetched == ()
         assert (await fetch_one(store)).delivery.event_id == "evt_1"
         await store.aclose()
 

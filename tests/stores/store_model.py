@@ -65,7 +65,7 @@ def about(seconds: float) -> Any:
 
 
 @dataclass
-class Letter:
+class DeadLetterRecord:
     """A dead letter, or a delivery kept for the case that the event's claim ends unsettled."""
 
     reason: DeadReason
@@ -102,7 +102,7 @@ class Event:
     finished: frozenset[str] = NONE
     outstanding: frozenset[str] = NONE
     forgettable_at: float = math.inf
-    letter: Letter | None = None
+    letter: DeadLetterRecord | None = None
     place: Place | None = None
 
     def forgotten(self) -> tuple[int, frozenset[str], frozenset[str]]:
@@ -124,7 +124,7 @@ class Event:
             dead_at = -math.inf
         if self.place is None and self.letter is None:
             known = (self.attempts, self.finished, self.outstanding)
-            self.letter = Letter(
+            self.letter = DeadLetterRecord(
                 DeadReason.INTERRUPTED, "", *known, body, is_kept=True, dead_at=dead_at
             )
         elif self.letter is not None and self.letter.is_kept:
@@ -134,13 +134,13 @@ class Event:
         """Return whether a body is kept, and the sender may bring the event again."""
         return self.letter is not None and self.letter.is_kept and now < self.letter.dead_at
 
-    def shown(self, now: float) -> Letter | None:
+    def shown(self, now: float) -> DeadLetterRecord | None:
         """Return the letter, unless it is only kept for the case that the live claim fails."""
         if self.letter is None or (self.letter.is_kept and now < self.until):
             return None
         return self.letter
 
-    def dead_letter(self, now: float) -> Letter | None:
+    def dead_letter(self, now: float) -> DeadLetterRecord | None:
         """Return the letter, unless it is only kept."""
         return None if self.is_saved(now) else self.shown(now)
 
@@ -407,7 +407,7 @@ class StoreMachine(RuleBasedStateMachine):
             event.owner, event.until = None, -math.inf
             event.note(finished, outstanding)
             body = DELIVERIES[key].body if self.store.keeps_bodies else b""
-            event.letter = Letter(
+            event.letter = DeadLetterRecord(
                 reason, error, event.attempts, event.finished, event.outstanding, body
             )
 
@@ -461,15 +461,15 @@ class StoreMachine(RuleBasedStateMachine):
         )
         place = event.place
         if place is None:
-            assert batch.taken == ()
+            assert batch.fetched == ()
             assert batch.next_due is None
         elif self.now < place.due or self.now < event.until:
             if place.due <= self.now:  # a lease that was over lives again by a clock set back
                 place.schedule(self.now, event.until - self.now)
-            assert batch.taken == ()
+            assert batch.fetched == ()
             assert batch.next_due == about(place.due - self.now)
         else:
-            [taken] = batch.taken
+            [taken] = batch.fetched
             assert taken.delivery == delivery
             assert batch.next_due == about(lease)
             self.granted(key, token, lease, taken.claim)

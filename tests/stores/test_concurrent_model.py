@@ -46,8 +46,8 @@ class Call:
         except StoreError as error:
             return str(error)
         if isinstance(answer, Batch):  # in which order events of one turn are due is left open
-            taken = sorted(answer.taken, key=lambda taken: taken.claim.key)
-            return answer._replace(taken=tuple(taken))
+            taken = sorted(answer.fetched, key=lambda taken: taken.claim.key)
+            return answer._replace(fetched=tuple(taken))
         return answer
 
 

@@ -106,12 +106,12 @@ async def take(
 
 async def fetch_one(inbox: InboxStore) -> Fetched:
     """Take what must be the only event that is due."""
-    [taken] = (await take(inbox)).taken
+    [taken] = (await take(inbox)).fetched
     return taken
 
 
 def ids(batch: Batch) -> list[str]:
-    return [taken.delivery.event_id for taken in batch.taken]
+    return [taken.delivery.event_id for taken in batch.fetched]
 
 
 class TestEnqueueing:
@@ -119,7 +119,7 @@ class TestEnqueueing:
         unreadable = delivery("evt_2", event_type=None, body=b"")
         assert await put(inbox) == Stored()
         assert await put(inbox, unreadable) == Stored()
-        first, second = (await take(inbox)).taken
+        first, second = (await take(inbox)).fetched
         assert first.delivery == DELIVERY
         assert second.delivery == unreadable
         assert (first.claim.key, first.claim.attempt, first.claim.finished) == (KEY, 1, NONE)
@@ -159,7 +159,7 @@ class TestEnqueueing:
         other = delivery(endpoint="other", body=b"other")
         assert await put(inbox) == Stored()
         assert await put(inbox, other) == Stored()
-        [taken] = (await take(inbox, endpoint="other")).taken
+        [taken] = (await take(inbox, endpoint="other")).fetched
         assert taken.delivery == other
 
     async def test_an_event_in_the_inbox_cannot_be_claimed_from_outside(
@@ -186,7 +186,7 @@ class TestEnqueueing:
         pass_time(10)
         assert await put(inbox) == Stored()
         batch = await take(inbox)
-        assert batch.taken == ()
+        assert batch.fetched == ()
         assert batch.next_due == about(20)
         await inbox.release(claim, frozenset({"a"}), "b failed")
         taken = await fetch_one(inbox)
@@ -211,7 +211,7 @@ class TestEnqueueing:
         for _ in range(3):
             pass_time(20)
             assert await inbox.extend(claim) is Ownership.HELD
-            assert (await take(inbox)).taken == ()
+            assert (await take(inbox)).fetched == ()
         pass_time(31)
         assert (await fetch_one(inbox)).claim.attempt == 2
 
@@ -254,13 +254,13 @@ class TestRoom:
 
     async def test_what_is_known_needs_no_room(self, inbox: InboxStore) -> None:
         await enqueue_all(inbox, "evt_1", "evt_2")
-        await inbox.complete((await take(inbox, 1)).taken[0].claim)
+        await inbox.complete((await take(inbox, 1)).fetched[0].claim)
         assert await inbox.enqueue(delivery("evt_2"), new_token(), max_depth=1) == Waiting()
         assert await inbox.enqueue(delivery("evt_1"), new_token(), max_depth=1) == Done()
 
     async def test_room_is_made_by_whatever_takes_an_event_out(self, inbox: InboxStore) -> None:
         await enqueue_all(inbox, "evt_1", "evt_2")
-        first, second = (await take(inbox)).taken
+        first, second = (await take(inbox)).fetched
         await inbox.complete(first.claim)
         await inbox.bury(second.claim, DeadReason.EXHAUSTED, error="no")
         stats = await inbox.stats()
@@ -286,11 +286,11 @@ class TestTaking:
         await enqueue_all(inbox, "evt_1", "evt_2", "evt_3")
         first = await take(inbox, 2)
         second = await take(inbox, 2)
-        assert len(first.taken) == 2
+        assert len(first.fetched) == 2
         assert sorted(ids(first) + ids(second)) == ["evt_1", "evt_2", "evt_3"]
         assert first.next_due == 0
         assert second.next_due == about(LEASE)
-        assert (await take(inbox)).taken == ()
+        assert (await take(inbox)).fetched == ()
 
     async def test_an_empty_inbox_gives_nothing_and_no_time(self, inbox: InboxStore) -> None:
         assert await take(inbox) == Batch((), None)
@@ -309,11 +309,11 @@ class TestTaking:
         first = await take(inbox, 2, token=token)
         pass_time(1)
         again = await take(inbox, 2, token=token)
-        assert {t.claim for t in again.taken} == {t.claim for t in first.taken}
-        assert {t.delivery.body for t in again.taken} == {t.delivery.body for t in first.taken}
-        await inbox.complete(first.taken[0].claim)
+        assert {t.claim for t in again.fetched} == {t.claim for t in first.fetched}
+        assert {t.delivery.body for t in again.fetched} == {t.delivery.body for t in first.fetched}
+        await inbox.complete(first.fetched[0].claim)
         again = await take(inbox, 2, token=token)
-        assert [t.claim for t in again.taken] == [first.taken[1].claim]
+        assert [t.claim for t in again.fetched] == [first.fetched[1].claim]
 
     async def test_a_take_that_is_repeated_begins_the_lease_anew(
         self, inbox: InboxStore, pass_time: PassTime
@@ -322,11 +322,11 @@ class TestTaking:
         token = new_token()
         first = await take(inbox, token=token)
         pass_time(LEASE - 1)
-        assert (await take(inbox, token=token)).taken == first.taken
+        assert (await take(inbox, token=token)).fetched == first.fetched
         pass_time(LEASE - 1)
-        assert (await take(inbox, worker="other")).taken == ()
+        assert (await take(inbox, worker="other")).fetched == ()
         pass_time(2)
-        assert len((await take(inbox, worker="other")).taken) == 1
+        assert len((await take(inbox, worker="other")).fetched) == 1
 
     async def test_a_take_that_is_repeated_too_late_gives_nothing_that_others_may_have(
         self, inbox: InboxStore, pass_time: PassTime
@@ -335,14 +335,14 @@ class TestTaking:
         token = new_token()
         await take(inbox, token=token)
         pass_time(LEASE + 1)
-        assert (await take(inbox, token=token)).taken == ()
-        assert len((await take(inbox, worker="other")).taken) == 1
+        assert (await take(inbox, token=token)).fetched == ()
+        assert len((await take(inbox, worker="other")).fetched) == 1
 
     async def test_large_events_come_in_several_batches(self, inbox: InboxStore) -> None:
         for number in range(6):
             await put(inbox, delivery(f"evt_{number}", body=bytes(2 * 1024 * 1024)))
         batch = await take(inbox)
-        assert 1 <= len(batch.taken) < 6
+        assert 1 <= len(batch.fetched) < 6
         assert batch.next_due == 0
         names = ids(batch)
         while len(names) < 6:
@@ -357,7 +357,7 @@ class TestTaking:
         ended_at = clock() + LEASE
         pass_time(LEASE - 1)
         batch = await take(inbox)
-        assert batch.taken == ()
+        assert batch.fetched == ()
         assert batch.next_due == about(1)
         pass_time(2)
         again = await fetch_one(inbox)
@@ -376,7 +376,7 @@ class TestTaking:
         for _ in range(4):
             pass_time(20)
             assert await inbox.extend(taken.claim, frozenset({"a"})) is Ownership.HELD
-            assert (await take(inbox)).taken == ()
+            assert (await take(inbox)).fetched == ()
         pass_time(31)
         again = await fetch_one(inbox)
         assert (again.claim.attempt, again.claim.finished) == (2, frozenset({"a"}))
@@ -387,7 +387,7 @@ class TestTaking:
         await put(inbox)
         await fetch_one(inbox)
         pass_time(-7200)
-        assert (await take(inbox)).taken == ()
+        assert (await take(inbox)).fetched == ()
         pass_time(LEASE + 1)
         assert (await fetch_one(inbox)).claim.attempt == 2
 
@@ -397,7 +397,7 @@ class TestTaking:
         await put(inbox)
         await inbox.retry((await fetch_one(inbox)).claim, 60)
         pass_time(-7200)
-        assert (await take(inbox)).taken == ()
+        assert (await take(inbox)).fetched == ()
         pass_time(61)
         assert (await fetch_one(inbox)).claim.attempt == 2
 
@@ -412,7 +412,7 @@ class TestSettling:
         assert result is Ownership.HELD
         failed_at = clock()
         batch = await take(inbox)
-        assert batch.taken == ()
+        assert batch.fetched == ()
         assert batch.next_due == about(60)
         pass_time(60.1)
         again = await fetch_one(inbox)
@@ -445,7 +445,7 @@ class TestSettling:
             ),
         }
         assert await calls[step]() is Ownership.LOST
-        assert (await take(inbox)).taken == ()
+        assert (await take(inbox)).fetched == ()
         assert await inbox.retry(owner, 0) is Ownership.HELD
         later = (await fetch_one(inbox)).claim
         assert (later.attempt, later.outstanding) == (3, NONE)
@@ -459,7 +459,7 @@ class TestSettling:
         owner = (await fetch_one(inbox)).claim
         await inbox.complete(stale)
         assert await inbox.retry(owner, 0) is Ownership.LOST
-        assert (await take(inbox)).taken == ()
+        assert (await take(inbox)).fetched == ()
         assert await put(inbox) == Done()
 
     async def test_a_burial_needs_no_delivery_and_has_the_history(self, inbox: InboxStore) -> None:
@@ -512,7 +512,7 @@ class TestWaking:
         await put(inbox)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await waiting
-        assert len((await take(inbox)).taken) == 1
+        assert len((await take(inbox)).fetched) == 1
 
     async def test_a_put_between_the_look_and_the_wait_ends_it(self, inbox: InboxStore) -> None:
         await take(inbox)
@@ -545,7 +545,7 @@ class TestWaking:
             await asyncio.wait({waiting})
             assert waiting.cancelled() or not waiting.exception()  # a wait may end by itself
         await put(inbox)
-        assert len((await take(inbox)).taken) == 1
+        assert len((await take(inbox)).fetched) == 1
 
 
 class TestWorkers:
@@ -571,7 +571,7 @@ class TestWorkers:
 
     async def test_with_limit_0_nothing_is_taken(self, inbox: InboxStore) -> None:
         await put(inbox)
-        assert (await take(inbox, 0)).taken == ()
+        assert (await take(inbox, 0)).fetched == ()
         assert (await fetch_one(inbox)).claim.attempt == 1
 
     async def test_workers_count_for_their_endpoint(self, inbox: InboxStore) -> None:
@@ -650,7 +650,7 @@ class TestLooking:
             arrived = delivery(f"evt_{number}", endpoint=endpoint, received_at=RECEIVED_AT + number)
             await put(inbox, arrived)
             pass_time(number % 2)
-        for one in (await take(inbox, 2, endpoint="a")).taken:
+        for one in (await take(inbox, 2, endpoint="a")).fetched:
             outstanding = frozenset({"alert" if one.delivery.event_id == "evt_0" else "sync"})
             await inbox.retry(one.claim, 60, outstanding=outstanding)
 
@@ -684,7 +684,7 @@ class TestLooking:
             arrived = delivery(f"evt_{number}", endpoint=endpoint, body=b"x" * 10)
             await put(inbox, arrived)
         pass_time(50)
-        taken = (await take(inbox, 1, endpoint="a")).taken[0]
+        taken = (await take(inbox, 1, endpoint="a")).fetched[0]
         await inbox.bury(taken.claim, DeadReason.REJECTED, error="no")
         await take(inbox, endpoint="b")
         assert await inbox.stats(endpoint="a") == StoreStats(
@@ -702,7 +702,7 @@ class TestHastening:
     async def test_a_waiting_event_is_due_at_once(self, inbox: InboxStore) -> None:
         await put(inbox)
         await inbox.retry((await fetch_one(inbox)).claim, 3600)
-        assert (await take(inbox)).taken == ()
+        assert (await take(inbox)).fetched == ()
         assert await inbox.make_due(KEY)
         assert (await fetch_one(inbox)).claim.attempt == 2
 
@@ -719,7 +719,7 @@ class TestHastening:
         await put(inbox)
         await fetch_one(inbox)
         assert not await inbox.make_due(KEY)
-        assert (await take(inbox)).taken == ()
+        assert (await take(inbox)).fetched == ()
 
     async def test_what_is_not_there_cannot_be_hastened(self, inbox: InboxStore) -> None:
         assert not await inbox.make_due(delivery_key("default", "evt_other"))

@@ -1,11 +1,12 @@
-"""Every way that two events can go through one gate is walked to its end, and no promise is broken.
+"""Explores every way in which two events can use one key lock, and checks the promises in each.
 
-As ``test_life_exploration`` does for an event's life: from each world every step is taken that
-somebody may take next. An event is taken from the inbox, finds the gate free, busy, or has come too
-late; a run succeeds, fails, begins its lease anew; a worker gives an event back, notes it as
-waiting, calls the next; a process crashes, a reply is lost, a lease runs out, a clock is set back.
-The store is away for one process or for all, also for longer than a lease: then runs go on, and
-what they have to say waits. The steps of the gate are those of ``hookonce.stores.key_locks``.
+Like ``test_life_exploration`` for the life of an event: from each world, the test takes every step
+that can come next. A worker fetches an event and finds the key lock free or busy, or finds that the
+event comes too late. An attempt succeeds, fails, or extends its lease. A worker gives an event
+back, notes it as waiting, or makes the next event due. A process crashes, a reply is lost, a lease
+ends, a clock is set back. One process or all of them cannot reach the store, also for longer than a
+lease; attempts then go on, and their watermarks wait. The steps of the key lock are those of
+``hookonce.stores.key_locks``.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class Event(NamedTuple):
     """One event, newer than those before it.
 
     Attributes:
-        stage: due to be taken; held by a worker that found the gate busy; waiting in the inbox;
-            being run; run with success, of which the gate was not told yet; or done.
-        token: of its run.
-        lease: whether the run has a lease by its own watch.
+        stage: due; held by a worker that found the key lock busy; waiting in the inbox; inside an
+            attempt; ended with a success that the key lock does not know yet; or done.
+        token: of its attempt.
+        lease: whether the attempt has a lease by its own clock.
 
     """
 
@@ -56,7 +57,7 @@ class Event(NamedTuple):
 
 
 class Hand(NamedTuple):
-    """What a worker is about to do: note an event, leave the gate, or call an event."""
+    """The next step of a worker: note an event as waiting, release the lock, or make an event due."""
 
     does: Literal["note", "release", "call"]
     event: int
@@ -64,20 +65,20 @@ class Hand(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything there is.
+    """The state of the store, of all processes and of all events.
 
     Attributes:
-        passage: what the store knows of the gate.
+        passage: the store's record of the key lock.
         events: the oldest first.
-        hands: what workers are about to do.
-        value: the event that has written what the handler writes, last.
-        told: the newest event of whose success the gate was told.
+        hands: the next steps of the workers.
+        value: the event whose handler has written last.
+        told: the newest event whose success the key lock knows.
         faults_left: how many crashes, lost replies and clocks set back may still come.
-        is_calm: whether there was none, and no lease has run out.
-        is_fair: whether all that have written had their lease then, and until the gate was told;
-            in one process the first is enough.
-        away: of each process, whether it cannot reach the store.
-        unsent: of each process, the newest event whose watermark it has not sent yet; -1 for none.
+        is_calm: whether there was no fault so far, and no lease has ended.
+        is_fair: whether every handler that has written had its lease then, and until the key lock
+            knew its success; in one process the first is enough.
+        away: for each process, whether it cannot reach the store.
+        unsent: for each process, the newest event whose watermark it has not sent; -1 for none.
         outages_left: how often the store may still go away.
 
     """
@@ -101,7 +102,7 @@ class Broken(Exception):  # noqa: N818 - a finding, and no error of the program
 
 @dataclass(frozen=True)
 class Walk:
-    """The steps that worlds are walked with; a planted mistake replaces one.
+    """The steps from one world to the next; a planted mistake replaces one of them.
 
     Attributes:
         processes: how many there are; the events are theirs in turn.
@@ -137,7 +138,7 @@ class Walk:
                 continue
             match event.stage:
                 case "due":
-                    yield from self.taken(world, n)
+                    yield from self.fetch(world, n)
                 case "held" if not any(hand.event == n for hand in world.hands):
                     given = _with(world, n, Event("waits"))
                     token = _new_token(given, n)
@@ -198,12 +199,12 @@ class Walk:
                 yield _unlucky(ended)._replace(is_fair=is_fair)
 
     def forgets(self, world: World, process: int) -> World:
-        """Return the world in which a process has nothing to send any more."""
+        """Return the world in which a process has sent its watermark."""
         unsent = tuple(-1 if p == process else one for p, one in enumerate(world.unsent))
         return world._replace(unsent=unsent)
 
     def succeeds(self, world: World, n: int, event: Event) -> World:
-        """Return the world in which a run has written, and its process keeps the watermark."""
+        """Return the world in which an attempt has written, and its process keeps the watermark."""
         process = self.process(n)
         unsent = tuple(max(n, one) if p == process else one for p, one in enumerate(world.unsent))
         is_fair = world.is_fair and event.lease
@@ -216,7 +217,7 @@ class Walk:
             return world
         return self.reached(world, n, _new_token(world, n), None)
 
-    def taken(self, world: World, n: int) -> Iterator[World]:
+    def fetch(self, world: World, n: int) -> Iterator[World]:
         known = world.unsent[self.process(n)]
         world = self.sent(world, n)
         token = _new_token(world, n)
@@ -248,7 +249,7 @@ class Walk:
         yield _with(world._replace(passage=passage), n, extended)
 
     def left(self, world: World, n: int, token: Token | None) -> Iterator[World]:
-        """Yield the worlds after a gate was left: with the answer, or once more without it."""
+        """Yield the worlds after a lock was released: with the reply, and with a lost reply."""
         reached = self.reached(world, n, token, KEYS[n])
         if world.faults_left:
             lost = reached._replace(hands=world.hands, unsent=world.unsent)
@@ -258,7 +259,7 @@ class Walk:
     def reached(
         self, world: World, n: int, token: Token | None, event: DeliveryKey | None
     ) -> World:
-        """Return the world after a gate was left with what its process has not sent yet."""
+        """Return the world after a release that sends the unsent watermark of its process."""
         newest = world.unsent[self.process(n)]
         watermark = MARKS[newest] if newest >= 0 else None
         called, passage = self.release(
@@ -294,7 +295,7 @@ class Walk:
                 yield reached
 
     def later(self, world: World) -> World:
-        """Return the world a lease later, when all that waits is due by itself."""
+        """Return the world one lease later, when every waiting event is due by itself."""
         passage = world.passage._replace(until=max(NOW, world.passage.until - LEASE))
         if passage.until <= NOW and passage.token is None and passage.watermark is None:
             passage = FREE
@@ -307,7 +308,7 @@ class Walk:
         return world._replace(passage=passage, events=events, is_calm=False)
 
     def check(self, before: World, world: World) -> None:
-        """Raise if something was promised that is not so."""
+        """Raise if a promise is broken."""
         if sum(event.lease for event in world.events) > 1:
             raise Broken("two are inside")
         marks = [one.passage.watermark or Watermark(-1, "") for one in (before, world)]

@@ -57,7 +57,7 @@ async def test_what_is_in_the_inbox_waits_also_while_an_attempt_runs(store: Stor
     for event_id in ("evt_1", "evt_2"):
         await store.enqueue(delivery(event_id), new_token())
     taken = await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
-    assert len(taken.taken) == 1
+    assert len(taken.fetched) == 1
     waiting = dict.fromkeys(("evt_1", "evt_2"), Known.WAITING)
     assert await store.known("default", ["evt_1", "evt_2"]) == waiting
 

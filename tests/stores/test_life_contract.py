@@ -69,7 +69,7 @@ class Case:
         batch = await self.inbox.fetch(
             1, LEASE, endpoint="default", worker="worker", token=new_token()
         )
-        return [taken.claim for taken in batch.taken]
+        return [taken.claim for taken in batch.fetched]
 
     async def bring(self, state: State) -> None:
         """Bring a new event into a state; where no attempt runs, the last one's lease is over."""

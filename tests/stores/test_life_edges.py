@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from hookonce.stores import life
-from hookonce.stores.life import NEW, Letter, Moment, Queued, Record
+from hookonce.stores.life import NEW, DeadLetterRecord, Moment, Queued, Record
 from hookonce.stores.values import (
     INTERRUPTED,
     Claimed,
@@ -173,9 +173,13 @@ def test_a_person_sees_no_attempt_whose_clock_began_anew() -> None:
 
 def test_a_letter_says_nothing_that_nobody_has_said() -> None:
     claim, record = kept()
-    assert record.letter == Letter(DeadReason.INTERRUPTED, "", START.unix, is_kept=True)
+    assert record.dead_letter == DeadLetterRecord(
+        DeadReason.INTERRUPTED, "", START.unix, is_kept=True
+    )
     _, record = life.bury(record, START, claim, DeadReason.REJECTED)
-    assert record.letter == Letter(DeadReason.REJECTED, "", START.unix, is_kept=False)
+    assert record.dead_letter == DeadLetterRecord(
+        DeadReason.REJECTED, "", START.unix, is_kept=False
+    )
     assert record.history == ()
 
 

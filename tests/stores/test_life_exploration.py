@@ -365,9 +365,9 @@ class Walk:
     def with_end(self, world: World) -> World:
         """Return the world when the sender's schedule is over."""
         before = world.record
-        if before.letter is None or before.letter.buried_at <= NOW:
+        if before.dead_letter is None or before.dead_letter.buried_at <= NOW:
             return world
-        record = before._replace(letter=before.letter._replace(buried_at=NOW))
+        record = before._replace(dead_letter=before.dead_letter._replace(buried_at=NOW))
         self.saw(before, Step.END, record)
         return world._replace(record=record, may_be_dead=True)
 
@@ -393,7 +393,7 @@ class Walk:
             raise Broken("what was acknowledged is lost")
         if not world.may_be_dead and state in DEAD:
             raise Broken("it was given up though the sender may bring it again")
-        if record.letter is not None and record.queued is not None:
+        if record.dead_letter is not None and record.queued is not None:
             raise Broken("a dead letter waits in the inbox")
         if state is State.DONE:
             return
@@ -429,7 +429,7 @@ def told_apart(world: World) -> World:
     else:
         told, outstanding, attempts = world.told, world.outstanding, world.attempts
         may_be_dead = world.may_be_dead
-    enqueue = record.queued.put if record.queued is not None else None
+    enqueue = record.queued.token if record.queued is not None else None
     workers = sorted(
         (*rank(worker), token == record.token, token == enqueue, n)
         for n, (worker, token) in enumerate(zip(world.workers, TOKENS, strict=False))
@@ -440,14 +440,14 @@ def told_apart(world: World) -> World:
             token = TOKENS[n]
         if is_there and has_put:
             placed = TOKENS[n]
-    queued, letter = record.queued, record.letter
+    queued, letter = record.queued, record.dead_letter
     return World(
         record._replace(
             token=token,
             until=max(NOW, record.until) if token else 0.0,
             history=(),
             queued=queued and Queued(placed or GONE, max(NOW, queued.due), 0.0),
-            letter=letter and letter._replace(error="", reason=DeadReason.REJECTED),
+            dead_letter=letter and letter._replace(error="", reason=DeadReason.REJECTED),
         ),
         tuple(world.workers[n] for *_, n in workers),
         world.unanswered,
@@ -537,13 +537,13 @@ def release_that_always_counts(*given: Any, **named: Any) -> Any:
 
 def release_of_what_was_kept(record: Record, *given: Any, **named: Any) -> Any:
     ownership, after = life.release(record, *given, **named)
-    was_kept = record.letter is not None and record.letter.is_kept
-    return ownership, after._replace(letter=None) if was_kept else after
+    was_kept = record.dead_letter is not None and record.dead_letter.is_kept
+    return ownership, after._replace(dead_letter=None) if was_kept else after
 
 
 def release_that_buries_what_was_saved(record: Record, *given: Any, **named: Any) -> Any:
-    if record.letter is not None and record.letter.is_kept:
-        record = record._replace(letter=record.letter._replace(buried_at=NOW))
+    if record.dead_letter is not None and record.dead_letter.is_kept:
+        record = record._replace(dead_letter=record.dead_letter._replace(buried_at=NOW))
     return life.release(record, *given, **named)
 
 
@@ -555,15 +555,15 @@ def keep_that_puts_off_the_end(
     record: Record, moment: Moment, claim: Claimed, dead_at: float | None = None
 ) -> Any:
     ownership, after = life.keep(record, moment, claim, dead_at)
-    if ownership is Ownership.HELD and after.letter is not None and after.letter.is_kept:
-        letter = after.letter._replace(buried_at=dead_at or NOW, is_saved=dead_at is not None)
-        after = after._replace(letter=letter)
+    if ownership is Ownership.HELD and after.dead_letter is not None and after.dead_letter.is_kept:
+        letter = after.dead_letter._replace(buried_at=dead_at or NOW, is_saved=dead_at is not None)
+        after = after._replace(dead_letter=letter)
     return ownership, after
 
 
 def put_that_leaves_the_letter(record: Record, moment: Moment, token: Token) -> Any:
     result, after = life.enqueue(record, moment, token)
-    return result, after._replace(letter=record.letter)
+    return result, after._replace(dead_letter=record.dead_letter)
 
 
 def extend_that_drops_facts(record: Record, *given: Any, **named: Any) -> Any:

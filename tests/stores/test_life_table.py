@@ -14,7 +14,7 @@ from hookonce.stores.life import (
     LIFE,
     NEW,
     Answer,
-    Letter,
+    DeadLetterRecord,
     Moment,
     Queued,
     Record,
@@ -50,16 +50,16 @@ SCHEDULE_OVER = MOMENT._replace(unix=2_000.0)
 DEAD_AT = SCHEDULE_OVER.unix
 
 QUEUED = Queued(Token("enqueued"), MOMENT.now, 0.0)
-DEAD = Letter(DeadReason.EXHAUSTED, "", MOMENT.unix, is_kept=False)
+DEAD = DeadLetterRecord(DeadReason.EXHAUSTED, "", MOMENT.unix, is_kept=False)
 KEPT = DEAD._replace(is_kept=True)
 SAVED = KEPT._replace(buried_at=DEAD_AT, is_saved=True)
 
 UNCLAIMED = {
     State.FREE: NEW._replace(token=TOKEN, lease=30.0),
     State.WAITING: NEW._replace(token=TOKEN, lease=30.0, queued=QUEUED),
-    State.SAVED: NEW._replace(token=TOKEN, lease=30.0, letter=SAVED),
-    State.INTERRUPTED: NEW._replace(token=TOKEN, lease=30.0, letter=KEPT),
-    State.DEAD: NEW._replace(token=TOKEN, lease=30.0, letter=DEAD),
+    State.SAVED: NEW._replace(token=TOKEN, lease=30.0, dead_letter=SAVED),
+    State.INTERRUPTED: NEW._replace(token=TOKEN, lease=30.0, dead_letter=KEPT),
+    State.DEAD: NEW._replace(token=TOKEN, lease=30.0, dead_letter=DEAD),
 }
 RECORDS = UNCLAIMED | {
     claimed: UNCLAIMED[LIFE[claimed][Step.EXPIRE].state]._replace(until=LEASE_OVER.now)

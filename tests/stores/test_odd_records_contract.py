@@ -93,7 +93,7 @@ class TestLongIds:
             pytest.skip("this store has no inbox")
         assert await store.enqueue(LONG, new_token()) == Stored()
         batch = await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
-        assert [taken.delivery for taken in batch.taken] == [LONG]
+        assert [taken.delivery for taken in batch.fetched] == [LONG]
         assert [entry.delivery.event_id for entry in await store.entries()] == [LONG.event_id]
 
 
@@ -111,7 +111,7 @@ class TestAbsurdNumbers:
                 await store.enqueue(delivery("evt_odd", number), new_token())
             await store.enqueue(delivery("evt_put_off"), new_token())
             batch = await store.fetch(9, LEASE, endpoint="default", worker="w", token=new_token())
-            for taken in batch.taken:
+            for taken in batch.fetched:
                 assert await store.retry(taken.claim, number) is Ownership.HELD
         await look_at_all(store)
         pass_time(LEASE)

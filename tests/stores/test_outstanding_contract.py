@@ -55,7 +55,7 @@ async def replay(store: Store) -> Claimed:
 
 async def take(store: InboxStore) -> Claimed | None:
     batch = await store.fetch(1, LEASE, endpoint="default", worker="worker", token=new_token())
-    return batch.taken[0].claim if batch.taken else None
+    return batch.fetched[0].claim if batch.fetched else None
 
 
 async def taken(store: InboxStore) -> Claimed:

@@ -71,7 +71,7 @@ async def test_steps_of_all_kinds_share_a_call_and_run_in_order(
         store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token()),
     )
     assert results[1:4] == [Done(), Ownership.HELD, Stored()]
-    assert [taken.delivery for taken in results[4].taken] == [delivery]
+    assert [taken.delivery for taken in results[4].fetched] == [delivery]
     assert valkey.calls_of("evalsha") == 1
 
 

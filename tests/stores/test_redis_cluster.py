@@ -60,7 +60,7 @@ async def take(
     batch = await store.fetch(
         limit, LEASE, endpoint="default", worker="w", token=token or new_token()
     )
-    return {taken.delivery.event_id for taken in batch.taken}, batch.next_due
+    return {taken.delivery.event_id for taken in batch.fetched}, batch.next_due
 
 
 class TestManyShards:
@@ -139,10 +139,10 @@ class TestManyShards:
         listed = await store.entries(limit=15)
         assert [entry.delivery.event_id for entry in listed] == [f"evt_{n}" for n in range(15)]
         batch = await store.fetch(8, LEASE, endpoint="default", worker="w", token=new_token())
-        for taken in batch.taken:
+        for taken in batch.fetched:
             await store.bury(taken.claim, DeadReason.REJECTED, error="no")
         buried = [letter.delivery.event_id for letter in await store.dead_letters(limit=5)]
-        assert buried == [taken.delivery.event_id for taken in batch.taken][:5]
+        assert buried == [taken.delivery.event_id for taken in batch.fetched][:5]
         stats = await store.stats(endpoint="default")
         assert stats == StoreStats(0, 8, 12, 120, stats.oldest_age, 1)
 

@@ -110,7 +110,7 @@ async def test_what_was_stored_with_fsync_survives_a_killed_server() -> None:
             server.kill()
             server.start()
             batch = await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
-            assert [taken.delivery for taken in batch.taken] == [DELIVERY]
+            assert [taken.delivery for taken in batch.fetched] == [DELIVERY]
 
 
 async def test_a_mark_that_was_made_with_fsync_survives_a_killed_server() -> None:
@@ -267,7 +267,7 @@ async def test_with_a_full_memory_only_what_is_new_is_refused() -> None:
             await store.complete(owned)
             assert await store.claim(KEY, new_token(), LEASE) == Done()
             batch = await store.fetch(3, LEASE, endpoint="default", worker="w", token=new_token())
-            first, second, third = (taken.claim for taken in batch.taken)
+            first, second, third = (taken.claim for taken in batch.fetched)
             await store.complete(first)
             assert await store.retry(second, 60.0, frozenset({"a"}), "no") is Ownership.HELD
             assert await store.bury(third, DeadReason.REJECTED, error="no") is Ownership.HELD

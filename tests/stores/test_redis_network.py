@@ -63,7 +63,7 @@ async def claim(store: RedisStore) -> Claimed:
 
 async def take(store: RedisStore) -> list[Claimed]:
     batch = await store.fetch(10, LEASE, endpoint="default", worker="w", token=new_token())
-    return [taken.claim for taken in batch.taken]
+    return [taken.claim for taken in batch.fetched]
 
 
 class TestLostReplies:
@@ -366,7 +366,7 @@ class TestUnreachableShards:
         proxy.hide(b"fetch", after=1)
         started = time.monotonic()
         batch = await store.fetch(40, LEASE, endpoint="default", worker="w", token=new_token())
-        assert 0 < len(batch.taken) < 40
+        assert 0 < len(batch.fetched) < 40
         assert time.monotonic() - started < 4.0
 
     async def test_what_one_has_taken_and_could_not_say_costs_no_attempt(
@@ -375,7 +375,7 @@ class TestUnreachableShards:
         await store.fetch(0, LEASE, endpoint="default", worker="w", token=new_token())
         proxy.mute(b"fetch", after=1)
         batch = await store.fetch(40, LEASE, endpoint="default", worker="w", token=new_token())
-        claims = [taken.claim for taken in batch.taken]
+        claims = [taken.claim for taken in batch.fetched]
         assert 0 < len(claims) < 40
         proxy.recover()
 
@@ -413,7 +413,7 @@ class TestUnreachableShards:
     ) -> None:
         token = new_token()
         batch = await store.fetch(40, LEASE, endpoint="default", worker="w", token=token)
-        assert len(batch.taken) == 40
+        assert len(batch.fetched) == 40
         for n in range(40, 80):
             await store.enqueue(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
         proxy.hide(b"{hookonce:0}")
@@ -424,8 +424,8 @@ class TestUnreachableShards:
             client.delete("{hookonce:1}:r:w")
         proxy.recover()
         again = await store.fetch(0, LEASE, endpoint="default", worker="w", token=token)
-        assert 0 < len(again.taken) < 40
-        assert {taken.claim.key for taken in again.taken} < {t.claim.key for t in batch.taken}
+        assert 0 < len(again.fetched) < 40
+        assert {taken.claim.key for taken in again.fetched} < {t.claim.key for t in batch.fetched}
 
     async def test_it_is_an_error_if_none_answers(self, store: RedisStore, proxy: Proxy) -> None:
         proxy.swallow_everything()

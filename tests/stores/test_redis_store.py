@@ -52,7 +52,7 @@ async def take():
     store = RedisStore(sys.argv[1])
     batch = await store.fetch(10, {LEASE}, endpoint="default", worker="w", token="t")
     await store.aclose()
-    return len(batch.taken)
+    return len(batch.fetched)
 
 print(asyncio.run(take()))
 """
@@ -73,7 +73,7 @@ async def claim(store: RedisStore, event_id: str = "evt_1", *, lease: float = LE
 
 async def take(store: RedisStore, *, lease: float = LEASE) -> list[Claimed]:
     batch = await store.fetch(10, lease, endpoint="default", worker="w", token=new_token())
-    return [taken.claim for taken in batch.taken]
+    return [taken.claim for taken in batch.fetched]
 
 
 def keys(server: RedisServer) -> dict[str, int]:
@@ -145,7 +145,7 @@ class TestClocksAndLeases:
 
             async def repeat(lease: float) -> tuple[Fetched, ...]:
                 batch = await store.fetch(10, lease, endpoint="default", worker="w", token=token)
-                return batch.taken
+                return batch.fetched
 
             [first] = await repeat(LEASE)
             now += LEASE - 1
@@ -166,7 +166,7 @@ class TestClocksAndLeases:
             token = new_token()
             for is_over in (False, True):
                 batch = await store.fetch(10, LEASE, endpoint="default", worker="w", token=token)
-                assert len(batch.taken) == (0 if is_over else 1)
+                assert len(batch.fetched) == (0 if is_over else 1)
                 now += LEASE
             assert batch.next_due == 0
             assert [owned.attempt for owned in await take(store)] == [2]
@@ -252,7 +252,7 @@ class TestKeys:
                     batch = await store.fetch(
                         1, LEASE, endpoint="inbox", worker="w", token=new_token()
                     )
-                    owned = batch.taken[0].claim
+                    owned = batch.fetched[0].claim
                 else:
                     owned = await claim(store, f"evt_{n}")
                 match ending:
@@ -336,7 +336,7 @@ class TestInlineAndInbox:
         owned = await claim(store)
         assert await store.enqueue(DELIVERY, new_token()) == Stored()
         batch = await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
-        assert batch.taken == ()
+        assert batch.fetched == ()
         assert batch.next_due == pytest.approx(LEASE, abs=5)
         await store.release(owned, NONE, "no")
         assert [one.attempt for one in await take(store)] == [2]
@@ -450,8 +450,8 @@ class TestClients:
         async with aclosing(RedisStore(client)) as store:
             await store.enqueue(DELIVERY, new_token())
             batch = await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
-            assert batch.taken[0].delivery == DELIVERY
-            await store.complete(batch.taken[0].claim)
+            assert batch.fetched[0].delivery == DELIVERY
+            await store.complete(batch.fetched[0].claim)
             assert await store.claim(KEY, new_token(), LEASE) == Done()
         assert await client.ping()
         await client.aclose()

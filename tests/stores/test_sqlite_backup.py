@@ -111,7 +111,7 @@ async def test_it_can_be_read_by_its_owner_alone_under_any_umask(
 async def test_it_holds_no_body_that_was_deleted(store: SQLiteStore, copy: Path) -> None:
     await put(store, "evt_1", b"a body that nobody may find again " * 400)
     batch = await store.fetch(10, 60.0, endpoint="default", worker="w", token=new_token())
-    for taken in batch.taken:
+    for taken in batch.fetched:
         await store.complete(taken.claim)
     await store.backup(copy)
     assert b"nobody may find" not in await asyncio.to_thread(copy.read_bytes)

@@ -163,7 +163,7 @@ class TestFewStatements:
             batch = await store.fetch(
                 100, LEASE, endpoint="default", worker="one", token=new_token()
             )
-            assert len(batch.taken) == count
+            assert len(batch.fetched) == count
             counts.append(len(statements))
         assert counts[0] == counts[1]
 
@@ -190,10 +190,10 @@ class TestIndexes:
             await store.enqueue(delivery(name), new_token(), max_depth=9)
         for n, token in enumerate((Token("one"), Token("one"), Token("two"))):
             batch = await store.fetch(9, LEASE, **take, token=token)
-            for taken in batch.taken[n:]:
+            for taken in batch.fetched[n:]:
                 assert await store.retry(taken.claim, 0.0) is Ownership.HELD
         await store.make_due(key("new"))
-        await store.complete(batch.taken[0].claim)
+        await store.complete(batch.fetched[0].claim)
         await store.enqueue(delivery("tried"), new_token())
         kept, buried, given_back = [await claim(store, name) for name in ("kept", "buried", "back")]
         await store.extend(kept)
@@ -410,11 +410,11 @@ class TestSharedBatches:
             pass_time(1)
         [tried, lost] = (
             await store.fetch(2, LEASE, endpoint="default", worker="one", token=new_token())
-        ).taken
+        ).fetched
         await store.retry(tried.claim, 0.0, frozenset({"a"}), "b failed")
         pass_time(LEASE)
         batch = await store.fetch(9, LEASE, endpoint="default", worker="one", token=new_token())
-        taken = {one.delivery.event_id: one.claim for one in batch.taken}
+        taken = {one.delivery.event_id: one.claim for one in batch.fetched}
         assert {name: claim.attempt for name, claim in taken.items()} == {
             "tried": 2,
             "lost": 2,

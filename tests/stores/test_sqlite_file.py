@@ -203,7 +203,7 @@ class TestSchema:
                 batch = await store.fetch(
                     9, LEASE, endpoint="default", worker="w", token=Token("t")
                 )
-                assert [taken.delivery for taken in batch.taken] == [waiting]
+                assert [taken.delivery for taken in batch.fetched] == [waiting]
         assert rows(path, "PRAGMA user_version") == [(2,)]
         assert rows(path, "SELECT count(*), how FROM done") == [(1, "well")]
 
@@ -431,7 +431,7 @@ class TestUptime:
 
         async def take(store: SQLiteStore) -> int:
             batch = await store.fetch(10, LEASE, endpoint="default", worker="w", token=new_token())
-            return len(batch.taken)
+            return len(batch.fetched)
 
         async with aclosing(SQLiteStore(path, clock=lambda: now)) as store:
             await store.enqueue(Delivery("default", "evt_1", None, 1.0, b"body"), new_token())
@@ -475,5 +475,5 @@ class TestUptime:
                 " 2.0, 0, 1, '', '', '', CAST('body' AS BLOB))"
             ).fetchall()
         batch = await store.fetch(10, LEASE, endpoint="default", worker="w", token=new_token())
-        assert batch.taken == ()
+        assert batch.fetched == ()
         assert (await store.stats()).depth == 0

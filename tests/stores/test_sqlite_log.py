@@ -51,7 +51,7 @@ async def put(store: SQLiteStore, event_id: str, size: int = KIB) -> object:
 
 async def take(store: SQLiteStore) -> tuple[Any, ...]:
     batch = await store.fetch(1_000, LEASE, endpoint="default", worker="w", token=new_token())
-    return batch.taken
+    return batch.fetched
 
 
 @contextmanager

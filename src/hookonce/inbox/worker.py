@@ -93,10 +93,10 @@ class Worker:
             try:
                 batch = await self._fetch(token)
                 token, pause = new_token(), _FIRST_PAUSE_SECONDS
-                await self._begin_all(batch.taken)
+                await self._begin_all(batch.fetched)
                 await self._until_worthwhile(batch)
             except StoreError as error:
-                # With the same token the next call finds what this one may have taken.
+                # With the same token the next call finds what this one may have fetched.
                 _log.error("cannot work on the inbox, trying again: %s", error)
             except asyncio.CancelledError:
                 if (task := asyncio.current_task()) is None or task.cancelling():
@@ -148,35 +148,35 @@ class Worker:
 
     async def _begin_all(self, batch: Sequence[Fetched]) -> None:
         """Begin an attempt at each event; those that cannot have one are settled after that."""
-        if settlements := [settled for taken in batch if (settled := self._begin(taken))]:
+        if settlements := [settled for fetched in batch if (settled := self._begin(fetched))]:
             await asyncio.gather(*settlements)
 
-    def _begin(self, taken: Fetched) -> Coroutine[Any, Any, None] | None:
+    def _begin(self, fetched: Fetched) -> Coroutine[Any, Any, None] | None:
         """Begin an attempt, or return what settles an event that cannot have one."""
-        claim = taken.claim
-        if self._dependencies.observers.wants(EventFetched, taken.delivery.event_id):
-            self._dependencies.observers.notify(EventFetched(taken.delivery, claim.attempt))
+        claim = fetched.claim
+        if self._dependencies.observers.wants(EventFetched, fetched.delivery.event_id):
+            self._dependencies.observers.notify(EventFetched(fetched.delivery, claim.attempt))
         if self._attempts.adopt(claim):
             # Its lease was lost, and it goes on or is still being recorded: not beside itself.
             _log.warning("%s is still being handled here, and is not begun again", claim.key)
             return None
         if claim.attempt > self._settings.max_attempts:
-            return self._begin_unless_broken_off(taken)
-        return self._begin_run(taken)
+            return self._begin_unless_broken_off(fetched)
+        return self._begin_attempt(fetched)
 
-    def _begin_run(self, taken: Fetched) -> Coroutine[Any, Any, None] | None:
-        claim, delivery = taken.claim, taken.delivery
+    def _begin_attempt(self, fetched: Fetched) -> Coroutine[Any, Any, None] | None:
+        claim, delivery = fetched.claim, fetched.delivery
         try:
             event = self._dependencies.router.parser.parse(delivery.body, delivery.event_id)
             handlers = self._dependencies.router.find(event)
         except PayloadError as error:
-            return self._bury(taken, DeadReason.UNREADABLE, str(error))
+            return self._bury(fetched, DeadReason.UNREADABLE, str(error))
         except Exception as error:  # noqa: BLE001 - one event must not hold up the others
             _log.exception("cannot begin %s", claim.key)
-            return self._defer(taken, f"it could not be begun: {type(error).__name__}")
+            return self._defer(fetched, f"it could not be begun: {type(error).__name__}")
         if not handlers:
             # It was stored where there was one, by another version of the application.
-            return self._defer(taken, f"this worker has no handler for {event.type}")
+            return self._defer(fetched, f"this worker has no handler for {event.type}")
         origin = Queued(
             self._settings.backoff_seconds(claim.attempt),
             is_last=claim.attempt >= self._settings.max_attempts,
@@ -195,52 +195,52 @@ class Worker:
         self._begun.append(self._attempts.begin(attempt))
         return None
 
-    async def _begin_unless_broken_off(self, taken: Fetched) -> None:
+    async def _begin_unless_broken_off(self, fetched: Fetched) -> None:
         """Bury an event whose last attempt broke off without a word: once more might do so again.
 
         One that was given back in order, at a shutdown or by a receiver without an inbox, or that
         had more attempts before, gets another last one.
         """
-        call = self._store.entry(taken.claim.key)
+        call = self._store.entry(fetched.claim.key)
         try:
             entry = await within(self._dependencies.limits.store_seconds, call)
         except StoreError as error:
-            _log.error("cannot begin %s; its lease will run out: %s", taken.claim.key, error)
+            _log.error("cannot begin %s; its lease will run out: %s", fetched.claim.key, error)
             return
         last = entry.history[-1] if entry is not None and entry.history else None
         if last is not None and last.error == INTERRUPTED:
-            await self._bury(taken, DeadReason.INTERRUPTED, INTERRUPTED)
-        elif settlement := self._begin_run(taken):
+            await self._bury(fetched, DeadReason.INTERRUPTED, INTERRUPTED)
+        elif settlement := self._begin_attempt(fetched):
             await settlement
 
-    async def _defer(self, taken: Fetched, fault: str) -> None:
+    async def _defer(self, fetched: Fetched, fault: str) -> None:
         """Defer an event that this worker cannot handle, or bury it after its last attempt."""
-        claim = taken.claim
+        claim = fetched.claim
         if claim.attempt >= self._settings.max_attempts:
-            await self._bury(taken, DeadReason.EXHAUSTED, fault)
+            await self._bury(fetched, DeadReason.EXHAUSTED, fault)
             return
         _log.error("%s waits: %s", claim.key, fault)
         after = self._settings.backoff_seconds(claim.attempt)
-        if await self._is_settled(taken, self._store.retry(claim, after, claim.finished, fault)):
+        if await self._is_settled(fetched, self._store.retry(claim, after, claim.finished, fault)):
             self._dependencies.observers.notify(
-                EventRetried(taken.delivery, claim.attempt, after, fault)
+                EventRetried(fetched.delivery, claim.attempt, after, fault)
             )
 
-    async def _bury(self, taken: Fetched, reason: DeadReason, error: str) -> None:
-        _log.error("%s is a dead letter now, %s: %s", taken.claim.key, reason, error)
+    async def _bury(self, fetched: Fetched, reason: DeadReason, error: str) -> None:
+        _log.error("%s is a dead letter now, %s: %s", fetched.claim.key, reason, error)
         if await self._is_settled(
-            taken, self._dependencies.store.bury(taken.claim, reason, error=error)
+            fetched, self._dependencies.store.bury(fetched.claim, reason, error=error)
         ):
             self._dependencies.observers.notify(
-                EventBuried(taken.delivery, taken.claim.attempt, reason, error)
+                EventBuried(fetched.delivery, fetched.claim.attempt, reason, error)
             )
 
-    async def _is_settled(self, taken: Fetched, call: Awaitable[Ownership]) -> bool:
+    async def _is_settled(self, fetched: Fetched, call: Awaitable[Ownership]) -> bool:
         """Return whether a call that only the owner may make was made."""
         try:
             return await within(self._dependencies.limits.store_seconds, call) is Ownership.HELD
         except StoreError as error:
-            _log.error("cannot settle %s; its lease will run out: %s", taken.claim.key, error)
+            _log.error("cannot settle %s; its lease will run out: %s", fetched.claim.key, error)
             return False
 
     async def retire(self) -> None:

@@ -112,7 +112,7 @@ class WatchedInboxStore(WatchedStore, WrappedInbox):
             return Batch((), None if idle.due is None else idle.due - now)
         changes = self._changes
         batch = await super().fetch(limit, lease, endpoint=endpoint, worker=worker, token=token)
-        if not batch.taken and changes == self._changes:
+        if not batch.fetched and changes == self._changes:
             # Relative to the start of the call: an early poll is better than a late one.
             due = None if batch.next_due is None else now + batch.next_due
             until = now + _LONGEST_CACHE_SECONDS

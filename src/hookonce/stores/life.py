@@ -289,7 +289,7 @@ _IN_INBOX = {State.WAITING, State.FETCHED}
 _SAVED = {State.SAVED, State.SAVED_CLAIMED}
 _KEPT = {State.KEPT, State.INTERRUPTED}
 _DEAD = {State.DEAD, State.REPLAYED}
-_WITH_LETTER = _SAVED | _KEPT | _DEAD
+_WITH_DEAD_LETTER = _SAVED | _KEPT | _DEAD
 
 # The whole history is written again at each failure, so it is bounded.
 MAX_HISTORY = 20
@@ -303,18 +303,18 @@ class Queued(NamedTuple):
     """The place of an event in the inbox.
 
     Attributes:
-        put: the token of the call that enqueued it.
+        token: the token of the call that enqueued it.
         due: when a worker may fetch it, by the clock of leases.
         delay: the seconds between setting ``due`` and ``due``.
 
     """
 
-    put: Token
+    token: Token
     due: float
     delay: float
 
 
-class Letter(NamedTuple):
+class DeadLetterRecord(NamedTuple):
     """A dead letter, or a kept delivery that may become one.
 
     Attributes:
@@ -351,7 +351,7 @@ class Record(NamedTuple):
         history: the last failed attempts.
         expires: Unix time at which the record is forgotten if no call changes it before.
         queued: the place in the inbox.
-        letter: the dead letter, or the kept delivery.
+        dead_letter: the dead letter, or the kept delivery.
         done_until: Unix time until which a done event is remembered.
 
     """
@@ -365,7 +365,7 @@ class Record(NamedTuple):
     history: tuple[FailedAttempt, ...] = ()
     expires: float = 0.0
     queued: Queued | None = None
-    letter: Letter | None = None
+    dead_letter: DeadLetterRecord | None = None
     done_until: float = 0.0
 
 
@@ -396,16 +396,16 @@ def state_of(record: Record, moment: Moment) -> State:
     """Return the state of an event at this moment; leases and schedules end without a call."""
     if moment.unix < record.done_until:
         return State.DONE
-    letter = record.letter
-    if letter is not None:
-        state = State.KEPT if letter.is_kept else State.REPLAYED
-        if letter.is_saved:
+    dead_letter = record.dead_letter
+    if dead_letter is not None:
+        state = State.KEPT if dead_letter.is_kept else State.REPLAYED
+        if dead_letter.is_saved:
             state = State.SAVED_CLAIMED
     else:
         state = State.CLAIMED if record.queued is None else State.FETCHED
     if moment.now >= record.until:
         state = LIFE[state][Step.EXPIRE].state
-    if letter is not None and letter.is_saved and moment.unix >= letter.buried_at:
+    if dead_letter is not None and dead_letter.is_saved and moment.unix >= dead_letter.buried_at:
         state = LIFE[state][Step.END].state
     return state
 
@@ -486,10 +486,12 @@ def enqueue(record: Record, moment: Moment, token: Token) -> tuple[EnqueueResult
         # A claimed event is due when the lease of its attempt ends.
         delay = max(0.0, record.until - moment.now)
         queued = Queued(token, moment.now + delay, delay) if state in _IN_INBOX else None
-        letter = record.letter if state in _WITH_LETTER else None  # the inbox has its own copy
-        return Stored(), record._replace(queued=queued, letter=letter)
+        dead_letter = (
+            record.dead_letter if state in _WITH_DEAD_LETTER else None
+        )  # the inbox has its own copy
+        return Stored(), record._replace(queued=queued, dead_letter=dead_letter)
     if answer is Answer.WAITING:
-        is_own = record.queued is not None and record.queued.put == token
+        is_own = record.queued is not None and record.queued.token == token
         return Stored() if is_own else Waiting(), record
     return Done() if answer is Answer.DONE else Dead(), record
 
@@ -531,11 +533,11 @@ def release(
         return Ownership.LOST, _lost(record, finished)
     error = error_text(error or "")
     finished, outstanding = _noted(record, finished, outstanding)
-    letter = record.letter if state in _WITH_LETTER else None
-    if state in _DEAD and (letter is None or letter.is_kept):
-        letter = Letter(DeadReason.EXHAUSTED, error, moment.unix, is_kept=False)
-    elif letter is not None and letter.is_kept and error:
-        letter = letter._replace(reason=DeadReason.EXHAUSTED, error=error)
+    dead_letter = record.dead_letter if state in _WITH_DEAD_LETTER else None
+    if state in _DEAD and (dead_letter is None or dead_letter.is_kept):
+        dead_letter = DeadLetterRecord(DeadReason.EXHAUSTED, error, moment.unix, is_kept=False)
+    elif dead_letter is not None and dead_letter.is_kept and error:
+        dead_letter = dead_letter._replace(reason=DeadReason.EXHAUSTED, error=error)
     return Ownership.HELD, record._replace(
         token=None,
         until=record.until if state in _LIVE else 0.0,
@@ -544,7 +546,7 @@ def release(
         outstanding=outstanding,
         history=_failed(record, moment.unix, error),
         queued=_scheduled(record.queued, moment, max(0.0, after)) if state in _IN_INBOX else None,
-        letter=letter,
+        dead_letter=dead_letter,
     )
 
 
@@ -581,7 +583,9 @@ def bury(
         return Ownership.LOST, _lost(record, finished)
     error = error_text(error)
     finished, outstanding = _noted(record, finished, outstanding)
-    letter = Letter(reason, error, moment.unix, is_kept=False) if state in _DEAD else None
+    dead_letter = (
+        DeadLetterRecord(reason, error, moment.unix, is_kept=False) if state in _DEAD else None
+    )
     return Ownership.HELD, record._replace(
         token=None,
         until=record.until if state in _LIVE else 0.0,
@@ -589,7 +593,7 @@ def bury(
         outstanding=outstanding,
         history=_failed(record, moment.unix, error),
         queued=record.queued if state in _IN_INBOX else None,
-        letter=letter,
+        dead_letter=dead_letter,
     )
 
 
@@ -618,18 +622,18 @@ def dead_letter(
 ) -> DeadLetter | None:
     """Return a dead letter or a saved delivery, as an operator sees it; None if there is none."""
     record = _as_shown(record, moment)
-    letter, state = record.letter, state_of(record, moment)
-    if letter is None or state in {State.SAVED_CLAIMED, State.KEPT, State.DONE}:
+    dead_letter, state = record.dead_letter, state_of(record, moment)
+    if dead_letter is None or state in {State.SAVED_CLAIMED, State.KEPT, State.DONE}:
         return None
     if record.token is not None and moment.now >= record.until:
         record = _interrupted(record, moment)
     return DeadLetter(
         delivery,
-        letter.reason,
-        letter.error,
+        dead_letter.reason,
+        dead_letter.error,
         record.attempt - (state is State.REPLAYED),  # the running attempt may succeed
         record.finished,
-        letter.buried_at,
+        dead_letter.buried_at,
         record.history,
         record.outstanding,
         state is State.SAVED,
@@ -663,9 +667,9 @@ def _claim(
 def _granted(
     record: Record, moment: Moment, state: State, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[Claimed, Record]:
-    letter = record.letter
-    if letter is not None and state in _DEAD:
-        letter = letter._replace(is_kept=False, is_saved=False)
+    dead_letter = record.dead_letter
+    if dead_letter is not None and state in _DEAD:
+        dead_letter = dead_letter._replace(is_kept=False, is_saved=False)
     # Every event of an inbox passes here, and `_replace` is much slower.
     record = Record(
         token,
@@ -677,7 +681,7 @@ def _granted(
         record.history,
         moment.expires,
         record.queued,
-        letter,
+        dead_letter,
     )
     return _own(record, key, token), record
 
@@ -715,21 +719,28 @@ def _lost(record: Record, finished: frozenset[str]) -> Record:
 
 
 def _scheduled(queued: Queued | None, moment: Moment, delay: float) -> Queued | None:
-    return queued and Queued(queued.put, moment.now + delay, delay)
+    return queued and Queued(queued.token, moment.now + delay, delay)
 
 
 def _kept(record: Record, moment: Moment, state: State, dead_at: float | None) -> Record:
     """Return the record with the delivery kept as the next state demands."""
-    letter = record.letter
+    dead_letter = record.dead_letter
     if state in _SAVED and dead_at is not None:
-        if letter is None:
-            letter = Letter(DeadReason.INTERRUPTED, "", dead_at, is_kept=True, is_saved=True)
-        letter = letter._replace(buried_at=min(letter.buried_at, dead_at))
-    elif state in _KEPT and letter is None:
-        letter = Letter(DeadReason.INTERRUPTED, "", moment.unix, is_kept=True)
-    elif state in _KEPT and letter is not None and letter.is_saved and _is_over(dead_at, moment):
-        letter = letter._replace(buried_at=moment.unix, is_saved=False)
-    return record if letter is record.letter else record._replace(letter=letter)
+        if dead_letter is None:
+            dead_letter = DeadLetterRecord(
+                DeadReason.INTERRUPTED, "", dead_at, is_kept=True, is_saved=True
+            )
+        dead_letter = dead_letter._replace(buried_at=min(dead_letter.buried_at, dead_at))
+    elif state in _KEPT and dead_letter is None:
+        dead_letter = DeadLetterRecord(DeadReason.INTERRUPTED, "", moment.unix, is_kept=True)
+    elif (
+        state in _KEPT
+        and dead_letter is not None
+        and dead_letter.is_saved
+        and _is_over(dead_at, moment)
+    ):
+        dead_letter = dead_letter._replace(buried_at=moment.unix, is_saved=False)
+    return record if dead_letter is record.dead_letter else record._replace(dead_letter=dead_letter)
 
 
 def _is_over(dead_at: float | None, moment: Moment) -> bool:

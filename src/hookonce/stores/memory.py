@@ -283,9 +283,9 @@ class MemoryStore(StepStore):
             self._finish(key)
         elif key in self._dead:
             self._dead[key] = *self._dead[key][:2], record
-        elif record.letter is not None:
+        elif record.dead_letter is not None:
             endpoint, _, event_id = key.partition(":")
-            at = record.letter.buried_at
+            at = record.dead_letter.buried_at
             delivery = delivery or Delivery(endpoint, event_id, None, at, b"")
             self._buried += 1
             self._dead[key] = self._buried, delivery._replace(body=b""), record

@@ -250,13 +250,13 @@ class Batch(NamedTuple):
     """The events that a worker has fetched.
 
     Attributes:
-        taken: events to handle now.
+        fetched: events to handle now.
         next_due: seconds until another event of the endpoint is due, 0 if one is due now; None if
             no event waits.
 
     """
 
-    taken: tuple[Fetched, ...]
+    fetched: tuple[Fetched, ...]
     next_due: float | None
 
 

@@ -246,9 +246,9 @@ class TestOutstandingHandlers:
         async with aclosing(SQLiteStore(tmp_path / "hooks.db")) as store:
             outstanding = frozenset({"shop.greet", "shop.removed"})
             batch = await store.fetch(3, 60.0, endpoint="default", worker="w", token=new_token())
-            for taken in batch.taken[:2]:
+            for taken in batch.fetched[:2]:
                 await store.retry(taken.claim, 3600.0, error="it failed", outstanding=outstanding)
-            await store.bury(batch.taken[2].claim, DeadReason.EXHAUSTED, outstanding=outstanding)
+            await store.bury(batch.fetched[2].claim, DeadReason.EXHAUSTED, outstanding=outstanding)
         subject = subject_of(url, Inbox())
         subject.receiver.on("*", name="shop.greet")(ignore)
         found = only(await store_findings(subject, mounts=mounts), "handlers.outstanding")

@@ -31,7 +31,7 @@ async def test_states_of_the_inbox_are_those_of_the_command(tmp_path: Path) -> N
                 Delivery("default", name, "a.b", 1e9, b"{}"), new_token()
             ) == (Stored())
         batch = await store.fetch(2, 60, endpoint="default", worker="w", token=new_token())
-        await store.retry(batch.taken[0].claim, 3600)
+        await store.retry(batch.fetched[0].claim, 3600)
         page = await here.page("/inbox")
         shown = re.findall(r'<span class="badge [a-z]+">(.*?)</span>', page)
         result = await asyncio.to_thread(invoke, "inbox", "list", url, "--json")

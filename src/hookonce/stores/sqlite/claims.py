@@ -161,9 +161,9 @@ class ClaimsTable:
             dump_names(record.outstanding),
             dump_history(record.history),
         )
-        if record.letter is not None:
-            dead_letter = (*dump_dead_letter(record.letter), record.attempt, *names, digest)
-            if known.letter is not None:
+        if record.dead_letter is not None:
+            dead_letter = (*dump_dead_letter(record.dead_letter), record.attempt, *names, digest)
+            if known.dead_letter is not None:
                 connection.execute(_CHANGE_DEAD_LETTER, dead_letter)
             else:
                 row: Any = delivery and (*delivery,)
@@ -171,11 +171,13 @@ class ClaimsTable:
                 if row is None:
                     raise StoreError("there is no delivery to bury: none was given or kept")
                 connection.execute(_ADD_DEAD_LETTER, (*row, *dead_letter))
-        elif known.letter is not None:
+        elif known.dead_letter is not None:
             connection.execute(_FORGET_DEAD_LETTER, (digest,))
-        if record.letter is not None and record.token is None:
+        if record.dead_letter is not None and record.token is None:
             connection.execute(_FORGET_ATTEMPT, (digest,))  # the dead letter's row holds all of it
-        elif record[:8] != known[:8] or (known.letter is not None and record.letter is None):
+        elif record[:8] != known[:8] or (
+            known.dead_letter is not None and record.dead_letter is None
+        ):
             attempt = (*record[:4], *names, record.expires)
             connection.execute(_WRITE_ATTEMPT, (digest, key.partition(":")[0], *attempt))
         if record.queued is None and known.queued is not None:

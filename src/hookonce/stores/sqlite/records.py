@@ -11,7 +11,7 @@ from typing import Any
 
 import apsw
 
-from ..life import Letter, Queued, Record
+from ..life import DeadLetterRecord, Queued, Record
 from ..values import DeadReason, DeliveryKey, FailedAttempt
 
 COLUMNS = """
@@ -48,7 +48,7 @@ def load_history(text: str | None) -> tuple[FailedAttempt, ...]:
     return tuple(FailedAttempt(*entry) for entry in json.loads(text)) if text else ()
 
 
-def dump_dead_letter(dead_letter: Letter) -> tuple[str, str, float, int]:
+def dump_dead_letter(dead_letter: DeadLetterRecord) -> tuple[str, str, float, int]:
     """Return a dead letter as columns; ``schema`` explains the last one, ``kept``."""
     kept = dead_letter.is_kept + dead_letter.is_saved
     return dead_letter.reason, dead_letter.error, dead_letter.buried_at, kept
@@ -69,7 +69,7 @@ def load_record(
     reason, error, buried_at, kept, *counted_with_dead_letter = columns[8:]
     dead_letter = None
     if reason is not None:
-        dead_letter = Letter(DeadReason(reason), error, buried_at, kept > 0, kept > 1)
+        dead_letter = DeadLetterRecord(DeadReason(reason), error, buried_at, kept > 0, kept > 1)
     # A dead letter has its own copy, since it outlives the row of its attempts.
     attempt, finished, outstanding, history = counted_with_dead_letter if until is None else counted
     return Record(
