@@ -46,7 +46,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_named_and_ends_no_sto
         assert "stubborn" in caplog.text
         began = time.monotonic()
     assert time.monotonic() - began < 5
-    assert "not waited for any longer" in caplog.text
+    assert "gave up waiting for stubborn" in caplog.text
     stop.set()
     await asyncio.sleep(0.05)
 
@@ -75,6 +75,43 @@ def test_a_process_with_a_handler_that_never_ends_can_end(tmp_path: Path) -> Non
         @receiver.on(CommentReceived)
         async def second(event):
             await asyncio.sleep(0)
+        async def main():
+            async with receiver:
+                request = signed_request(make_event(CommentReceived), {SECRET!r})
+                print((await receiver.handle(request.body, request.headers)).reason)
+        asyncio.run(main())
+        print("ended")
+        """
+    )
+    assert result.split() == ["still_running", "ended"]
+
+
+def test_a_process_ends_though_a_handler_clings_to_it_with_all_it_has(tmp_path: Path) -> None:
+    result = run_python(
+        f"""
+        import asyncio
+        from contextlib import asynccontextmanager
+        from hookonce import Limits, Receiver
+        from hookonce.events import CommentReceived
+        from hookonce.testing import make_event, signed_request
+        limits = Limits(handler_timeout_seconds=0.1, answer_seconds=0.1, drain_seconds=0.1)
+        url = "sqlite:///{tmp_path}/hooks.db"
+        receiver = Receiver(secrets={SECRET!r}, store=url, limits=limits)
+        @asynccontextmanager
+        async def slow_to_close():
+            try:
+                yield
+            finally:
+                await asyncio.sleep(3600)
+        @receiver.on(CommentReceived)
+        async def stubborn(event):
+            async with slow_to_close():
+                async with slow_to_close():
+                    while True:
+                        try:
+                            await asyncio.sleep(3600)
+                        except asyncio.CancelledError:
+                            continue
         async def main():
             async with receiver:
                 request = signed_request(make_event(CommentReceived), {SECRET!r})

@@ -57,7 +57,7 @@ class Event(NamedTuple):
 
 
 class Hand(NamedTuple):
-    """The next step of a worker: note an event as waiting, release the lock, or make an event due."""
+    """A worker's next step: note an event as waiting, release the lock, or make an event due."""
 
     does: Literal["note", "release", "call"]
     event: int

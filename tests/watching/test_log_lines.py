@@ -8,6 +8,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -447,27 +448,24 @@ class TestWhatDoesNotEnd:
             drain_seconds=0.05,
             store_seconds=0.05,
         )
-        stop, event = asyncio.Event(), comment()
-        ended = asyncio.Event()
+        event, ended = comment(), asyncio.Event()
 
         async def stubborn(_: CommentReceived) -> None:
-            while not stop.is_set():
-                try:
-                    await stop.wait()
-                except asyncio.CancelledError:
-                    continue
-            ended.set()
+            try:
+                while True:
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.sleep(3600)
+            finally:
+                ended.set()
 
         on(receiver, "stubborn", stubborn)
         async with receiver:
             assert answer_of(await deliver(receiver, event)) == (503, "still_running")
         assert lines.all == [
             "WARNING handlers still running after 0.05 s: 1; their events are left to a retry",
-            f"ERROR the end of stubborn for default:{event.id} is not waited for any longer",
+            f"ERROR gave up waiting for stubborn, which is handling default:{event.id}",
         ]
-        assert receiver._wiring.attempts._given_up
-        stop.set()
-        await ended.wait()
+        assert ended.is_set()
         await until(lambda: not receiver._wiring.attempts._given_up)
 
     async def test_within_its_time_in_a_thread(self, lines: Lines) -> None:

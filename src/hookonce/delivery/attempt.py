@@ -25,6 +25,7 @@ from ..errors import Reject, Retry, StoreError
 from ..logs import get_logger
 from ..outcome import ALREADY_DEAD, BROKEN, DUPLICATE, HANDLED, STALE, Outcome, Reason, later
 from ..routing.handler import Handler
+from ..stores.time_limit import FIRST_PAUSE_SECONDS
 from ..stores.values import (
     Claimed,
     DeadReason,
@@ -58,8 +59,6 @@ from .verdict import (
 )
 
 _log = get_logger("hookonce")
-
-_FIRST_PAUSE_SECONDS = 0.1
 
 _NONE: frozenset[str] = frozenset()
 _QUARANTINED = Outcome(HTTPStatus.ACCEPTED, Reason.QUARANTINED)
@@ -359,7 +358,7 @@ class Attempt:
     async def _give_up(self) -> None:
         """Release the claim that a failed call may have made; nobody waits for this."""
         self._leave(RETURNING)
-        await asyncio.sleep(_FIRST_PAUSE_SECONDS)
+        await asyncio.sleep(FIRST_PAUSE_SECONDS)
         await self._give_back()
 
     async def _give_back(self) -> None:

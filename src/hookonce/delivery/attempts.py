@@ -1,9 +1,9 @@
-"""The events under way in this process, and the timer that keeps their time limits."""
+"""The attempts in flight in this process, and the timer that enforces their time limits."""
 
 from __future__ import annotations
 
 import asyncio
-from asyncio.tasks import _unregister_task
+from typing import Any
 
 from ..logs import get_logger
 from ..outcome import Outcome, Reason, later
@@ -23,21 +23,26 @@ _TICKS_IN_A_LIMIT = 10
 # How long the warning stays: a handler that blocks once will block again.
 _BLOCK_WARNING_SECONDS = 600.0
 
+# How often to close a coroutine: each time ends only the innermost ``await`` of its clean-up.
+_MOST_CLOSES = 20
 
 _BLOCKED = (
-    "has blocked the event loop for {:.2f} s, and with it every other delivery and the leases: let"
-    " it await, or make it a plain function, which runs in a thread"
+    "has blocked the event loop for {:.2f} s, and so every other delivery and all leases: let it"
+    " await, or make it a plain function, which runs in a thread"
 )
 
 
 class Attempts:
-    """Begins attempts, knows those in flight, watches their limits, and ends them at a shutdown.
+    """Begins attempts, enforces their time limits, and ends them at a shutdown.
 
-    One timer of the event loop serves all attempts, because hardly any of their limits is ever
-    reached. It runs only while there are attempts.
+    One timer of the event loop serves all attempts, since few of them ever reach a limit. The timer
+    runs only while there are attempts.
 
     Args:
-        dependencies: what attempts work with.
+        dependencies: what all attempts of the receiver share.
+
+    Attributes:
+        accepting: whether new attempts may begin; False once a shutdown has begun.
 
     """
 
@@ -54,7 +59,7 @@ class Attempts:
         self._tick = max(tick, _SHORTEST_TICK_SECONDS)
         self._by_key: dict[DeliveryKey, Attempt] = {}
         self._by_task: dict[asyncio.Task[None], Attempt] = {}
-        self._given_up: set[asyncio.Task[None]] = set()  # a second drain does not wait for them
+        self._given_up: set[asyncio.Task[None]] = set()  # tasks that a shutdown waits for no longer
         self._watch: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_monitor = LoopMonitor(dependencies.endpoint, self._current_handler)
@@ -64,7 +69,7 @@ class Attempts:
 
     @property
     def overdue(self) -> tuple[str, ...]:
-        """The handlers that run beyond their time limit and cannot be ended, by name."""
+        """The names of handlers that run beyond their time limit and ignore their cancellation."""
         return tuple(
             call.name
             for attempt in self._by_task.values()
@@ -73,7 +78,7 @@ class Attempts:
         )
 
     def warnings(self) -> tuple[str, ...]:
-        """Return which handler has lately blocked the event loop, if one has."""
+        """Return a warning if a handler has blocked the event loop in the last ten minutes."""
         if self._blocked is None:
             return ()
         block, at = self._blocked
@@ -102,10 +107,10 @@ class Attempts:
             self._loop, self._watch, self._sending = loop, None, None
         if self._dependencies.watermarks and self._given_up.issuperset(self._by_task):
             self._send_watermarks(loop)  # no attempt is left that sends them itself
-        # Not by the loop's factory: an eager one would begin it before it is known here.
+        # Not by the loop's task factory: an eager task would run before `_by_task` has it.
         attempt.lease.task = task = asyncio.Task(self._go(attempt), loop=loop, name=attempt.key)
         self._by_key[attempt.key] = self._by_task[task] = attempt
-        # The last, where a test has set the time of the loop back.
+        # The second condition holds only if a test has moved the loop's clock back.
         if self._watch is None or self._watch.when() > loop.time() + _LONGEST_TICK_SECONDS:
             if self._watch is not None:
                 self._watch.cancel()
@@ -114,7 +119,7 @@ class Attempts:
         return attempt
 
     async def _go(self, attempt: Attempt) -> None:
-        """Let an attempt go its way, and forget it."""
+        """Run an attempt to its end, and forget it."""
         try:
             await attempt.go()
         except asyncio.CancelledError:
@@ -128,7 +133,7 @@ class Attempts:
             self._sending = loop.create_task(send_watermarks(self._dependencies))
 
     async def end_of(self, attempt: Attempt) -> Outcome:
-        """Return what became of an attempt; cancelled, it gives the event back."""
+        """Wait for an attempt and return its outcome; if cancelled, release the event first."""
         try:
             while attempt.has_the_event:
                 await attempt.answer.join(None)
@@ -141,25 +146,25 @@ class Attempts:
         return attempt.answer.outcome or later(Reason.SHUTTING_DOWN)
 
     def refuse(self) -> None:
-        """Begin nothing more, also of what is only being claimed."""
+        """Begin no more attempts, and no handlers of an attempt that still claims its event."""
         self.accepting = False
         for attempt in self._by_task.values():
             attempt.refuse()
 
     async def idle(self, seconds: float) -> bool:
-        """Wait until nothing is under way, but no longer than that; return whether nothing is."""
+        """Wait until no attempt is left; return False if some are after so many seconds."""
         await self._until_idle(seconds)
         return not self._by_task
 
     async def drain(self) -> None:
-        """Wait for what is under way, then cancel and release what still is; in bounded time."""
+        """Wait for the attempts, then cancel the rest and release their events, in bounded time."""
         limits = self._dependencies.limits
         self._forget_lost()
         for task, attempt in self._by_task.items():
             if attempt.phase is RETURNING:
                 task.cancel()
         await self._until_idle(limits.drain_seconds)
-        # What has ended is only being recorded; that is let go on.
+        # Attempts whose handlers have ended only need to be recorded: let them finish.
         late = [attempt for attempt in self._waited_for().values() if attempt.is_busy]
         for attempt in late:
             attempt.stop()
@@ -173,12 +178,11 @@ class Attempts:
         for task, attempt in self._waited_for().items():
             self._given_up.add(task)
             calls = attempt.handling.calls.under_way
-            names = ", ".join(call.name for call in calls) or "what is left to do"
-            _log.error("the end of %s for %s is not waited for any longer", names, attempt.key)
-            task.cancel()
-            for waiting in (task, *(call.task for call in calls)):
+            names = ", ".join(call.name for call in calls) or "the store"
+            _log.error("gave up waiting for %s, which is handling %s", names, attempt.key)
+            for waiting in (*(call.task for call in calls), task):
                 if waiting is not None:
-                    _unregister_task(waiting)  # a loop that ends would wait for it, for ever
+                    _end(waiting)
         if self._sending is not None and not self._sending.get_loop().is_closed():
             self._sending.cancel()
 
@@ -249,3 +253,19 @@ class Attempts:
         self._blocked = (block, now)
         _log.error("the handler %s %s", block.handler, _BLOCKED.format(block.seconds))
         self._dependencies.observers.notify(block)
+
+
+def _end(task: asyncio.Task[Any]) -> None:
+    """End a task that ignores its cancellation, or the loop would wait for it for ever."""
+    task.cancel()
+    if (coroutine := task.get_coro()) is None:
+        return
+    # The task ends with an error, since its coroutine is closed: nobody needs to read about it.
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    for _ in range(_MOST_CLOSES):
+        try:
+            coroutine.close()
+        except BaseException as error:  # noqa: BLE001 - of the handler, which may raise anything
+            _log.debug("the handler resists its end", exc_info=error)
+        else:
+            return

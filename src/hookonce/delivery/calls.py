@@ -188,8 +188,8 @@ class Calls:
                 return TimeoutError(f"not finished within {self._timeout_seconds:g} s")
             return as_exception(cancelled)
         except BaseException as failed:
-            if isinstance(failed, GeneratorExit) and not loop.is_running():
-                raise  # the loop has ended, and the interpreter closes this coroutine
+            if isinstance(failed, GeneratorExit) and (self.is_stopping or not loop.is_running()):
+                raise  # a shutdown has given up waiting, or the loop has ended
             return as_exception(failed)
         finally:
             if not self.is_stopping:

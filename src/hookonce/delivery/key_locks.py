@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from ..errors import StoreError
 from ..logs import get_logger
 from ..stores.protocols import InboxListing
-from ..stores.time_limit import within
+from ..stores.time_limit import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, within
 from ..stores.values import (
     Acquired,
     AcquireResult,
@@ -33,9 +33,6 @@ from ..stores.values import (
 from .dependencies import Dependencies
 
 _log = get_logger("hookonce.lease")
-
-_FIRST_PAUSE_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 2.0
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -130,7 +127,7 @@ class KeyLockHolder:
             gives_up: called after each failure of the store; True once the attempt's lease is over.
 
         """
-        self.is_over, pause, is_logged = True, _FIRST_PAUSE_SECONDS, False
+        self.is_over, pause, is_logged = True, FIRST_PAUSE_SECONDS, False
         while True:
             try:
                 async with self._one_call:
@@ -145,7 +142,7 @@ class KeyLockHolder:
             else:
                 return
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _log_unreleased(self, error: StoreError) -> None:
         if self.has_unsent_watermark:
@@ -208,10 +205,10 @@ class KeyLockHolder:
 
 async def send_watermarks(dependencies: Dependencies) -> None:
     """Send the watermarks of handlers whose attempt ended before the store had them."""
-    pause = _FIRST_PAUSE_SECONDS
+    pause = FIRST_PAUSE_SECONDS
     while dependencies.watermarks:
         for key_lock in tuple(dependencies.watermarks):
             with suppress(StoreError):
                 await KeyLockHolder(dependencies=dependencies, key_lock=key_lock).release()
         await asyncio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -12,7 +12,12 @@ from typing import TypeVar
 from ..errors import StoreError
 from ..logs import get_logger
 from ..routing.handler import Handler
-from ..stores.time_limit import store_error, within
+from ..stores.time_limit import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    store_error,
+    within,
+)
 from ..stores.values import Claimed, Delivery, DeliveryKey, Ownership
 from .calls import Call
 from .dependencies import Dependencies
@@ -26,9 +31,6 @@ T = TypeVar("T")
 # Handlers of one event often finish together; one call records the success of all of them.
 _CHECKPOINT_SECONDS = 0.1
 _EXTEND_AGAIN_SECONDS = 1.0
-
-_FIRST_PAUSE_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 2.0
 
 _NONE: frozenset[str] = frozenset()
 
@@ -183,7 +185,7 @@ class Lease:
             Whether this attempt still owned the event; None if nothing was recorded.
 
         """
-        pause = _FIRST_PAUSE_SECONDS
+        pause = FIRST_PAUSE_SECONDS
         if settlement is not COMPLETE:
             # If the store cannot release the claim, the claim must expire. The claim of a success
             # is extended until it is recorded, so that no other process runs the handlers again.
@@ -205,7 +207,7 @@ class Lease:
             await asyncio.sleep(pause)
             if self._is_left and self.dependencies.unrecorded.get(self.key) is not self.finished:
                 return None  # the next attempt of this process has taken the successes over
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def leave_unrecorded(self) -> None:
         """Leave the successes to the next attempt of this process, since the lease is over."""

@@ -15,6 +15,9 @@ _log = get_logger("hookonce")
 
 T = TypeVar("T")
 
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
+"""How long to wait before calling a store again that has failed; each pause is twice the last."""
+
 
 class BrokenStoreError(StoreError):
     """A custom store raised an error other than StoreError."""
