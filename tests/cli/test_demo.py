@@ -85,7 +85,7 @@ def summary(mode: list[str]) -> dict[str, int]:
         "deliveries": 20,
         "events": 17 if mode else 16,
         "handled": 12,
-        "handler_runs": 17 if mode else 14,
+        "handler_calls": 17 if mode else 14,
         "waiting": 0,
         "dead_letters": 2 if mode else 1,
         "wrong_outcomes": 0,

@@ -285,7 +285,7 @@ class _Demonstration:
             "deliveries": self._deliveries,
             "events": len(self._expected_attempts),
             "handled": sum("succeeded" in attempts for attempts in self._attempts.values()),
-            "handler_runs": sum(map(len, self._attempts.values())),
+            "handler_calls": sum(map(len, self._attempts.values())),
             "waiting": stats.depth,
             "dead_letters": stats.dead,
             "wrong_outcomes": self._wrong,

@@ -1,4 +1,4 @@
-"""The limits a receiver keeps to, in one place."""
+"""The time limits and size limits of a receiver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..clock import span_seconds
 from ..errors import shows_half_built
 from ..sender import ANSWER_SECONDS
 
-# What may come after the budget is two last calls to the store, and the sender waits ten seconds.
+# The sender waits ten seconds, and up to two calls to the store may follow the answer budget.
 _MOST_ANSWER_SECONDS = 8.5
 _ON_THE_WAY_SECONDS = 0.1
 
@@ -17,25 +17,26 @@ _ON_THE_WAY_SECONDS = 0.1
 @shows_half_built
 @dataclass(frozen=True, slots=True, init=False)
 class Limits:
-    """How long and how large things may become.
+    """Time limits and size limits.
 
-    Each limit of time takes seconds or a ``timedelta``, and is held in seconds.
+    Each time limit takes seconds or a ``timedelta``, and is stored in seconds.
 
     Attributes:
-        answer_seconds: a delivery is answered this long after it arrived at the latest; a handler
-            that needs longer goes on, and the retry finds it done. At most 8.5.
-        lease_seconds: a claim is renewed at a third of this while its handlers run, and is free
-            again this long after a crash.
-        handler_timeout_seconds: after this an async handler is cancelled and counts as failed; a
-            sync one cannot be, keeps its claim until it ends, and makes the receiver unready.
-        store_seconds: a store that has not answered by then counts as unreachable.
-        body_seconds: a request whose body has not arrived by then is answered 408.
+        answer_seconds: when a delivery must be answered, counted from its arrival. A handler that
+            needs longer continues, and the sender's next attempt finds its result. At most 8.5.
+        lease_seconds: how long a claim lasts. It is extended every third of this while its handlers
+            run. After a crash another process can claim the event when the lease is over.
+        handler_timeout_seconds: after this an async handler is cancelled and counts as failed. A
+            sync handler cannot be cancelled: it keeps its claim until it ends, and makes the
+            receiver unready.
+        store_seconds: the time limit of each call to the store; a slower one counts as failed.
+        body_seconds: a request whose body takes longer than this to arrive is answered 408.
         drain_seconds: how long a shutdown waits for running handlers.
         body_bytes: the largest body; a larger one is answered 413 and never held in memory.
-        bodies_bytes: how much is held of bodies that have not arrived whole, over all requests to
-            an ASGI application; beyond it the one under way longest is answered 503. At least
+        bodies_bytes: the most memory for bodies that are still arriving, over all requests to an
+            ASGI application. Beyond it, the oldest of these requests is answered 503. At least
             ``body_bytes``.
-        threads: how many sync handlers run at once.
+        threads: how many sync handlers run at the same time.
 
     """
 
@@ -81,7 +82,7 @@ class Limits:
             object.__setattr__(self, name, number)
         if self.answer_seconds > _MOST_ANSWER_SECONDS:
             raise ValueError(
-                f"answer_seconds must be at most {_MOST_ANSWER_SECONDS}: the sender gives up at 10"
+                f"answer_seconds must be at most {_MOST_ANSWER_SECONDS}: the sender gives up after 10"
             )
         if self.bodies_bytes < self.body_bytes:
             raise ValueError(
@@ -91,12 +92,12 @@ class Limits:
 
     @property
     def last_look_seconds(self) -> float:
-        """How long a call to the store may take that begins at the end of the answer budget.
+        """The time limit of a call to the store that begins when the answer budget is over.
 
-        There can be two of them, and they share what is left until the sender gives up.
+        Up to two such calls share the seconds that are left until the sender gives up.
         """
         return (ANSWER_SECONDS - _ON_THE_WAY_SECONDS - self.answer_seconds) / 2
 
     def store_seconds_within(self, left: float) -> float:
-        """Return how long a call to the store may take, with so many seconds to the answer."""
+        """Return the time limit of a call to the store if the answer is due in ``left`` seconds."""
         return min(self.store_seconds, max(left, self.last_look_seconds))

@@ -154,7 +154,6 @@ class Pipeline:
         if not attempts.accepting:
             return None, later(Reason.SHUTTING_DOWN)
         router, message_id, body = dependencies.router, verified.id, verified.body
-        attempt = hints.attempt
         event = event_type = ignored = None
         handlers: Sequence[Handler] = ()
         fault = ""
@@ -177,25 +176,25 @@ class Pipeline:
         elif not handlers:
             ignored = self._ignored(arrived.key, event)
             # At a later attempt, a handler of another process may still be outstanding.
-            if attempt == 1 or self._intake is not None:
+            if hints.attempt == 1 or self._intake is not None:
                 return event_type, ignored
         elif self._intake is not None:
             return event_type, await self._enqueue(self._intake, arrived, deadline)
-        origin = Request(deadline, attempt, verified.timestamp)
-        own = Attempt(dependencies, arrived, origin, event, handlers, fault, ignored)
-        if attempts.find(own.key) is None:
-            outcome = await attempts.begin(own).answer.future
+        origin = Request(deadline, hints.attempt, verified.timestamp)
+        attempt = Attempt(dependencies, arrived, origin, event, handlers, fault, ignored)
+        if attempts.find(attempt.key) is None:
+            outcome = await attempts.begin(attempt).answer.future
         else:
-            outcome = await self._joined(own)
-        if outcome.reason is Reason.IN_FLIGHT and is_last_delivery(attempt):
+            outcome = await self._joined(attempt)
+        if outcome.reason is Reason.IN_FLIGHT and is_last_delivery(hints.attempt):
             await self._keep_in_flight(arrived, comes_until(event, verified.timestamp))
         return event_type, outcome
 
-    async def _joined(self, own: Attempt) -> Outcome:
+    async def _joined(self, attempt: Attempt) -> Outcome:
         """Join the attempt in flight, or begin this attempt if that one fails."""
         attempts = self._attempts
-        while (other := attempts.find(own.key)) is not None:
-            left = own.answer.due - asyncio.get_running_loop().time()
+        while (other := attempts.find(attempt.key)) is not None:
+            left = attempt.answer.due - asyncio.get_running_loop().time()
             # An answered attempt has woken its waiters already; do not join it.
             if not other.answer.is_success and not await other.answer.join(left):
                 return later(Reason.IN_FLIGHT, other.lease.left)
@@ -203,7 +202,7 @@ class Pipeline:
                 return DUPLICATE
             if not attempts.accepting:
                 return later(Reason.SHUTTING_DOWN)
-        return await attempts.begin(own).answer.future
+        return await attempts.begin(attempt).answer.future
 
     def _ignored(self, key: DeliveryKey, event: Event[Any]) -> Outcome:
         """Log an event without a handler, and return the answer to it."""
