@@ -82,7 +82,8 @@ class Limits:
             object.__setattr__(self, name, number)
         if self.answer_seconds > _MOST_ANSWER_SECONDS:
             raise ValueError(
-                f"answer_seconds must be at most {_MOST_ANSWER_SECONDS}: the sender gives up after 10"
+                f"answer_seconds must be at most {_MOST_ANSWER_SECONDS}, since the sender gives up"
+                f" after {ANSWER_SECONDS:g} s"
             )
         if self.bodies_bytes < self.body_bytes:
             raise ValueError(
