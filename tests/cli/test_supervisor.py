@@ -129,9 +129,11 @@ def test_a_killed_process_is_replaced_and_the_port_goes_on_being_answered(
     which: int, here: Path, server: Process
 ) -> None:
     url, pids = url_of(server), ready(server, 2)
+    server.signal(signal.SIGSTOP)  # it starts no other meanwhile
     os.kill(pids[which], signal.SIGKILL)
     gone(pids[which])
     assert handled_by(here, url, "evt_meanwhile") == pids[1 - which]
+    server.signal(signal.SIGCONT)
     new = ready(server, 3)[-1]
     os.kill(pids[1 - which], signal.SIGSTOP)
     assert handled_by(here, url, "evt_after") == new
@@ -332,16 +334,33 @@ def test_a_signal_that_reaches_a_worker_twice_still_lets_its_handler_finish(here
         running(*arguments, here=here, secrets=[SECRET]) as server,
         running(*WORK, here=here, secrets=[SECRET]) as worker,
     ):
-        pids = ready(worker, 2)
+        ready(worker, 2)
         deliver(url_of(server), "evt_slow")
         eventually(lambda: runs_of(here, "evt_slow"), what="the handler runs")
-        for pid in pids:
-            os.kill(pid, signal.SIGTERM)
+        [busy] = runs_of(here, "evt_slow")
+        os.kill(busy, signal.SIGTERM)
         worker.signal(signal.SIGTERM)
         worker.printed("shutting down 2 processes: running handlers may finish")
+        os.kill(busy, signal.SIGTERM)
         hold.unlink()
         assert worker.ended().status == 0
     assert "finished evt_slow 1" in journal(here)
+
+
+def test_a_process_that_a_service_manager_ends_with_the_supervisor_is_not_replaced(
+    here: Path,
+) -> None:
+    with running(*WORK, here=here, secrets=[SECRET]) as worker:
+        pids = ready(worker, 2)
+        worker.signal(signal.SIGSTOP)  # an idle process ends before the supervisor gets to run
+        worker.signal(signal.SIGTERM)
+        os.kill(pids[0], signal.SIGTERM)
+        gone(pids[0])
+        worker.signal(signal.SIGCONT)
+        ended = worker.ended()
+    assert ended.status == 0
+    assert "shutting down 2 processes" in ended.errors
+    assert "starting another" not in ended.errors
 
 
 def test_each_process_works_on_an_embedded_inbox(here: Path) -> None:

@@ -137,8 +137,10 @@ class _Supervisor:
                 if is_new:
                     return Member(self._theirs)
             self._read_reports(_TICK_SECONDS)
-            self._reap()
+            # Before the reaping: a service manager may have signalled the processes too, and one
+            # that has ended already must not count as a failure.
             self._obey_signals()
+            self._reap()
             self._kill_late()
             if self._deadline is not None and not self._processes:
                 sys.exit(self._status)
