@@ -17,7 +17,7 @@ from hookonce import (
     verify,
 )
 from hookonce.cli.times import time_text
-from hookonce.clock import duration_text, moment, span_seconds, unix_seconds, utc, utc_text
+from hookonce.clock import duration_text, moment_text, span_seconds, unix_seconds, utc, utc_text
 from hookonce.operations.inspector.charts import charts_of
 from hookonce.operations.inspector.series import Series
 from hookonce.operations.inspector.texts import count, day, day_and_time, duration, time_of_day
@@ -163,7 +163,7 @@ def test_a_time_outside_the_calendar_is_its_first_or_last_moment(seconds: float)
 def test_a_time_has_the_form_it_is_asked_for() -> None:
     assert utc_text(1_700_000_000.25, "%Y-%m-%d %H:%M:%S.%f") == "2023-11-14 22:13:20.250000"
     assert time_text(1_700_000_000.9) == "2023-11-14T22:13:20Z"
-    assert moment(1_700_000_000) == "2023-11-14 22:13 UTC"
+    assert moment_text(1_700_000_000) == "2023-11-14 22:13 UTC"
     assert time_of_day(1_700_000_000.25) == "22:13:20.250"
     assert (day(0), day_and_time(0)) == ("1970-01-01", "1970-01-01 00:00:00")
 
@@ -186,7 +186,7 @@ def test_a_duration_has_its_two_largest_units(seconds: float, text: str) -> None
 
 @pytest.mark.parametrize("seconds", ABSURD)
 def test_no_number_of_seconds_breaks_what_shows_it(seconds: float) -> None:
-    for show in (time_text, moment, time_of_day, day, day_and_time):
+    for show in (time_text, moment_text, time_of_day, day, day_and_time):
         assert show(seconds) == f"{seconds:g}"
     assert count(seconds)
     assert 0 < len(duration(seconds)) < 30

@@ -137,7 +137,7 @@ def utc_text(unix_seconds: float, form: str) -> str:
         return f"{unix_seconds:g}"
 
 
-def moment(unix_seconds: float) -> str:
+def moment_text(unix_seconds: float) -> str:
     """Return a Unix time as text for people, in minutes and UTC."""
     return utc_text(unix_seconds, "%Y-%m-%d %H:%M UTC")
 

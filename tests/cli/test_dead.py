@@ -86,7 +86,7 @@ def keep(here: Path, event_id: str) -> None:
 
     async def put() -> None:
         store = SQLiteStore(here / "hookonce.db")
-        await store.keep_in_flight(delivery, dead_at=4_102_444_800.0)
+        await store.keep_in_flight(delivery, dead_unix=4_102_444_800.0)
         await store.aclose()
 
     asyncio.run(put())

@@ -111,7 +111,7 @@ def test_discard_asks_though_a_whole_page_of_kept_ones_comes_first(here: Path) -
         store = SQLiteStore(here / "hookonce.db")
         await store.open()
         kept = (Delivery("default", f"evt_{number}", "a.b", 1e9, b"{}") for number in range(500))
-        await asyncio.gather(*(store.keep_in_flight(one, dead_at=4e9) for one in kept))
+        await asyncio.gather(*(store.keep_in_flight(one, dead_unix=4e9) for one in kept))
         await store.aclose()
 
     asyncio.run(keep_many())

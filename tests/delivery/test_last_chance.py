@@ -235,7 +235,7 @@ async def test_what_nobody_brings_again_is_a_dead_letter_26_hours_after_it_was_c
         assert await sender.brings(receiver, 9) == (500, "handler_failed")
         [kept] = await receiver.dead.list()
         assert kept.is_kept
-        assert kept.buried_at == pytest.approx(START + 26 * HOUR, abs=0.01)
+        assert kept.buried_unix == pytest.approx(START + 26 * HOUR, abs=0.01)
         assert "down" in kept.error
         clock.now = START + 26 * HOUR - 1
         assert await dead_count(receiver) == 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from hookonce import (
     Retry,
     StoreError,
 )
+from hookonce.clock import utc
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
 from hookonce.inbox.waiting import WaitingEvents
 from hookonce.stores.memory import MemoryStore
@@ -82,7 +84,7 @@ async def test_what_nothing_is_listed_by_is_refused(receiver: Receiver, tmp_path
 async def test_a_dead_letter_shows_all_a_person_needs(
     webhook_secret: str, webhook_sender: SenderFactory, tmp_path: Path
 ) -> None:
-    now = [1_800_000_000.0]
+    now = [1_800_000_000.123_456_9]
     receiver = Receiver(
         secrets=webhook_secret,
         store=SQLiteStore(tmp_path / "hooks.db", clock=lambda: now[0]),
@@ -99,11 +101,13 @@ async def test_a_dead_letter_shows_all_a_person_needs(
         request = signed_request(event, webhook_secret, attempt=9)
         (await sender.post(request)).expect(202, "exhausted")
         letter = await receiver.dead.show(event.id)
-    assert letter is not None
+        assert letter is not None
+        assert len(await receiver.dead.list(since=letter.buried_at)) == 1
+        assert not await receiver.dead.list(since=letter.buried_at + timedelta(seconds=1))
     assert letter.delivery.body == request.body
     assert (letter.delivery.endpoint, letter.delivery.event_id) == ("bakery", event.id)
     assert letter.delivery.event_type == "comment.received"
-    assert letter.delivery.received_at == letter.buried_at == now[0]
+    assert letter.delivery.received_at == letter.buried_at == utc(now[0])
     assert letter.error == "a: ValueError: line one line two\nc: KeyError: 'k'"
     assert letter.attempts == 2
     assert letter.finished == {"b"}

@@ -272,7 +272,7 @@ class TestWorking:
             await until_async(waits)
             entry = await receiver.waiting.show(event.id)
             assert entry is not None
-            assert entry.due_at - entry.history[0].ended_at == pytest.approx(3600, abs=1)
+            assert entry.due_unix - entry.history[0].ended_unix == pytest.approx(3600, abs=1)
             assert await receiver.waiting.retry(event.id)
             await handler.has_run(2)
 
@@ -294,7 +294,7 @@ class TestWorking:
             await until_async(waits)
             entry = await receiver.waiting.show(event.id)
             assert entry is not None
-            assert entry.due_at - entry.history[0].ended_at == pytest.approx(3600, abs=1)
+            assert entry.due_unix - entry.history[0].ended_unix == pytest.approx(3600, abs=1)
 
     async def test_no_more_run_at_once_than_allowed_and_all_are_run(
         self, make_receiver: Callable[..., Receiver]
@@ -860,6 +860,11 @@ class TestLooking:
             assert [entry.delivery.event_id for entry in listed] == [first.id, second.id]
             [entry] = await receiver.waiting.list(event_type="channel.unhealthy")
             assert entry.delivery.event_id == second.id
+            since = listed[1].delivery.received_at
+            assert await receiver.waiting.list(since=since) == listed[1:]
+            assert await receiver.waiting.list(since=since + timedelta(seconds=1)) == []
+            assert listed[0].state(listed[0].due_at) == "ready"
+            assert listed[0].state(listed[0].due_at - timedelta(seconds=1)) == "waiting"
             shown = await receiver.waiting.show(first.id)
             assert shown is not None
             assert first.id.encode() in shown.delivery.body

@@ -75,7 +75,7 @@ class DeadLetterRecord:
     outstanding: frozenset[str]
     body: bytes
     is_kept: bool = False
-    dead_at: float = -math.inf
+    dead_unix: float = -math.inf
 
 
 @dataclass
@@ -118,21 +118,21 @@ class Event:
         if self.letter is not None:
             self.letter.finished, self.letter.outstanding = self.finished, self.outstanding
 
-    def keep(self, body: bytes, now: float, dead_at: float | None) -> None:
+    def keep(self, body: bytes, now: float, dead_unix: float | None) -> None:
         """Keep a body for the case that nothing settles the event."""
-        if dead_at is None or dead_at <= now:
-            dead_at = -math.inf
+        if dead_unix is None or dead_unix <= now:
+            dead_unix = -math.inf
         if self.place is None and self.letter is None:
             known = (self.attempts, self.finished, self.outstanding)
             self.letter = DeadLetterRecord(
-                DeadReason.INTERRUPTED, "", *known, body, is_kept=True, dead_at=dead_at
+                DeadReason.INTERRUPTED, "", *known, body, is_kept=True, dead_unix=dead_unix
             )
         elif self.letter is not None and self.letter.is_kept:
-            self.letter.dead_at = min(self.letter.dead_at, dead_at)
+            self.letter.dead_unix = min(self.letter.dead_unix, dead_unix)
 
     def is_saved(self, now: float) -> bool:
         """Return whether a body is kept, and the sender may bring the event again."""
-        return self.letter is not None and self.letter.is_kept and now < self.letter.dead_at
+        return self.letter is not None and self.letter.is_kept and now < self.letter.dead_unix
 
     def shown(self, now: float) -> DeadLetterRecord | None:
         """Return the letter, unless it is only kept for the case that the live claim fails."""
@@ -247,7 +247,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert result == Dead()
         elif event.place is not None:
             assert isinstance(result, InFlight)
-            assert result.until == about(max(event.place.due, self.now))
+            assert result.until_unix == about(max(event.place.due, self.now))
         else:
             assert isinstance(result, Claimed)
             self.granted(key, token, lease, result)
@@ -347,9 +347,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(key=keys, age=ages, within=schedules)
     def keep(self, key: DeliveryKey, age: int, within: float | None) -> None:
         claim = self.past_claim(key, age)
-        delivery, dead_at = DELIVERIES[key], None if within is None else self.now + within
-        if self.holds(claim, self.run(self.store.keep(claim, delivery, dead_at=dead_at))):
-            self.events[key].keep(delivery.body, self.now, dead_at)
+        delivery, dead_unix = DELIVERIES[key], None if within is None else self.now + within
+        if self.holds(claim, self.run(self.store.keep(claim, delivery, dead_unix=dead_unix))):
+            self.events[key].keep(delivery.body, self.now, dead_unix)
 
     @precondition(lambda self: self.store.keeps_bodies)
     @rule(key=keys, within=schedules)
@@ -357,10 +357,10 @@ class StoreMachine(RuleBasedStateMachine):
         event, delivery = self.events[key], DELIVERIES[key]
         if event.forgettable_at <= self.now:
             return  # how many attempts it had is not certain
-        dead_at = None if within is None else self.now + within
-        self.run(self.store.keep_in_flight(delivery, dead_at=dead_at))
+        dead_unix = None if within is None else self.now + within
+        self.run(self.store.keep_in_flight(delivery, dead_unix=dead_unix))
         if event.done_until <= self.now:
-            event.keep(delivery.body, self.now, dead_at)
+            event.keep(delivery.body, self.now, dead_unix)
 
     @rule(
         key=keys,
@@ -560,7 +560,7 @@ class StoreMachine(RuleBasedStateMachine):
         in_flight = sum(self.now < event.until for event in self.events.values())
         waiting = {key: event for key, event in self.events.items() if event.place}
         stats = self.run(self.store.stats())
-        ages = [self.now - DELIVERIES[key].received_at for key in waiting]
+        ages = [self.now - DELIVERIES[key].received_unix for key in waiting]
         assert replace(stats, workers=0) == StoreStats(
             in_flight,
             len(dead),
@@ -575,7 +575,7 @@ class StoreMachine(RuleBasedStateMachine):
             for entry in entries:
                 event = waiting[entry.delivery.key]
                 assert event.place is not None
-                assert entry.due_at == about(event.place.due)
+                assert entry.due_unix == about(event.place.due)
                 assert entry.in_flight is (self.now < event.until)
         listed = self.run(self.store.dead_letters())
         assert sorted(letter.delivery.key for letter in listed) == sorted(expected)

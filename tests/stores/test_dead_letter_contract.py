@@ -101,7 +101,7 @@ class TestBurial:
             second, reason, error="c: ValueError: é", finished=frozenset({"d"}), delivery=DELIVERY
         )
         assert ownership is Ownership.HELD
-        buried_at = clock()
+        buried_unix = clock()
         pass_time(100)
         assert await store.dead_letter(KEY) == DeadLetter(
             delivery=DELIVERY if store.keeps_bodies else DELIVERY._replace(body=b""),
@@ -109,10 +109,10 @@ class TestBurial:
             error="c: ValueError: é",
             attempts=2,
             finished=frozenset({"a", "b", "d"}),
-            buried_at=buried_at,
+            buried_unix=buried_unix,
             history=(
-                FailedAttempt(1, buried_at - 7, "c: KeyError: 'a'"),
-                FailedAttempt(2, buried_at, "c: ValueError: é"),
+                FailedAttempt(1, buried_unix - 7, "c: KeyError: 'a'"),
+                FailedAttempt(2, buried_unix, "c: ValueError: é"),
             ),
         )
 
@@ -233,9 +233,9 @@ class TestListing:
         assert await found(handler="alert") == [one]
         assert await found(handler="sync") == await found(handler='al"ert') == [two]
         assert await found(handler="") == await found(handler="aler") == []
-        assert await found(since=clock() - 20) == [two, three, other]
-        assert await found(since=clock() - 15, reason=DeadReason.EXHAUSTED) == [three, other]
-        assert await found(since=clock() + 1) == []
+        assert await found(since_unix=clock() - 20) == [two, three, other]
+        assert await found(since_unix=clock() - 15, reason=DeadReason.EXHAUSTED) == [three, other]
+        assert await found(since_unix=clock() + 1) == []
 
     async def test_what_a_handler_owes_is_known_while_a_replay_runs(self, store: Store) -> None:
         if not store.keeps_bodies:

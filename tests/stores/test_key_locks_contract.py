@@ -251,9 +251,9 @@ class TestWatermarks:
     ) -> None:
         far = Watermark(253_402_300_799_999_999, "evt_1")
         await succeed(key_locks, far)
-        assert await lateness(key_locks, Watermark(far.created_at - 1, "evt_2")) == Stale(far)
-        await succeed(key_locks, Watermark(far.created_at + 1, "evt_0"))
-        assert await lateness(key_locks, far) == Stale(Watermark(far.created_at + 1, "evt_0"))
+        assert await lateness(key_locks, Watermark(far.created_unix_us - 1, "evt_2")) == Stale(far)
+        await succeed(key_locks, Watermark(far.created_unix_us + 1, "evt_0"))
+        assert await lateness(key_locks, far) == Stale(Watermark(far.created_unix_us + 1, "evt_0"))
 
     async def test_a_time_before_1970_is_one_like_any_other(self, key_locks: KeyLocks) -> None:
         await succeed(key_locks, Watermark(-5_000_000, "evt_1"))

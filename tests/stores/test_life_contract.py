@@ -53,7 +53,7 @@ class Case:
     pass_time: PassTime
     clock: Clock
     owner: Claimed = NOBODY
-    dead_at: float = 0.0
+    dead_unix: float = 0.0
 
     @property
     def inbox(self) -> InboxStore:
@@ -73,7 +73,7 @@ class Case:
 
     async def bring(self, state: State) -> None:
         """Bring a new event into a state; where no attempt runs, the last one's lease is over."""
-        self.dead_at = self.clock() + LATER
+        self.dead_unix = self.clock() + LATER
         match state:
             case State.FREE | State.CLAIMED:
                 await self.claim()
@@ -82,7 +82,7 @@ class Case:
                 [self.owner] = await self.fetch()
             case State.SAVED | State.SAVED_CLAIMED:
                 await self.claim()
-                await self.store.keep(self.owner, DELIVERY, dead_at=self.dead_at)
+                await self.store.keep(self.owner, DELIVERY, dead_unix=self.dead_unix)
             case State.KEPT | State.INTERRUPTED:
                 await self.claim()
                 await self.store.keep(self.owner, DELIVERY)
@@ -118,7 +118,7 @@ class Case:
             if in_flight:
                 return State.REPLAYED
             if letter.is_kept:
-                assert letter.buried_at == pytest.approx(self.dead_at, abs=0.002)
+                assert letter.buried_unix == pytest.approx(self.dead_unix, abs=0.002)
                 return State.SAVED
             return State.INTERRUPTED if letter.reason is DeadReason.INTERRUPTED else State.DEAD
         assert stats.dead == 0
@@ -148,7 +148,7 @@ class Case:
                 await self.store.keep_in_flight(DELIVERY)
                 return Answer.APPLIED
             case Step.SAVE_IN_FLIGHT:
-                await self.store.keep_in_flight(DELIVERY, dead_at=self.dead_at)
+                await self.store.keep_in_flight(DELIVERY, dead_unix=self.dead_unix)
                 return Answer.APPLIED
             case Step.COMPLETE:
                 await self.store.complete(claim)
@@ -171,7 +171,7 @@ class Case:
             case Step.KEEP:
                 return await self.store.keep(claim, DELIVERY)
             case Step.SAVE:
-                return await self.store.keep(claim, DELIVERY, dead_at=self.dead_at)
+                return await self.store.keep(claim, DELIVERY, dead_unix=self.dead_unix)
             case Step.BURY:
                 reason = DeadReason.REJECTED
                 return await self.store.bury(claim, reason, finished=FINISHED, delivery=DELIVERY)

@@ -365,9 +365,9 @@ class Walk:
     def with_end(self, world: World) -> World:
         """Return the world when the sender's schedule is over."""
         before = world.record
-        if before.dead_letter is None or before.dead_letter.buried_at <= NOW:
+        if before.dead_letter is None or before.dead_letter.buried_unix <= NOW:
             return world
-        record = before._replace(dead_letter=before.dead_letter._replace(buried_at=NOW))
+        record = before._replace(dead_letter=before.dead_letter._replace(buried_unix=NOW))
         self.saw(before, Step.END, record)
         return world._replace(record=record, may_be_dead=True)
 
@@ -543,7 +543,7 @@ def release_of_what_was_kept(record: Record, *given: Any, **named: Any) -> Any:
 
 def release_that_buries_what_was_saved(record: Record, *given: Any, **named: Any) -> Any:
     if record.dead_letter is not None and record.dead_letter.is_kept:
-        record = record._replace(dead_letter=record.dead_letter._replace(buried_at=NOW))
+        record = record._replace(dead_letter=record.dead_letter._replace(buried_unix=NOW))
     return life.release(record, *given, **named)
 
 
@@ -552,11 +552,13 @@ def keep_without_proof(record: Record, moment: Moment, claim: Claimed, _: Any = 
 
 
 def keep_that_puts_off_the_end(
-    record: Record, moment: Moment, claim: Claimed, dead_at: float | None = None
+    record: Record, moment: Moment, claim: Claimed, dead_unix: float | None = None
 ) -> Any:
-    ownership, after = life.keep(record, moment, claim, dead_at)
+    ownership, after = life.keep(record, moment, claim, dead_unix)
     if ownership is Ownership.HELD and after.dead_letter is not None and after.dead_letter.is_kept:
-        letter = after.dead_letter._replace(buried_at=dead_at or NOW, is_saved=dead_at is not None)
+        letter = after.dead_letter._replace(
+            buried_unix=dead_unix or NOW, is_saved=dead_unix is not None
+        )
         after = after._replace(dead_letter=letter)
     return ownership, after
 

@@ -52,7 +52,7 @@ DEAD_AT = SCHEDULE_OVER.unix
 QUEUED = Queued(Token("enqueued"), MOMENT.now, 0.0)
 DEAD = DeadLetterRecord(DeadReason.EXHAUSTED, "", MOMENT.unix, is_kept=False)
 KEPT = DEAD._replace(is_kept=True)
-SAVED = KEPT._replace(buried_at=DEAD_AT, is_saved=True)
+SAVED = KEPT._replace(buried_unix=DEAD_AT, is_saved=True)
 
 UNCLAIMED = {
     State.FREE: NEW._replace(token=TOKEN, lease=30.0),

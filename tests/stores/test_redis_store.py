@@ -107,12 +107,12 @@ class TestTime:
             now = time.time()
             result = await store.claim(KEY, new_token(), LEASE)
             assert isinstance(result, InFlight)
-            assert result.until == pytest.approx(now + 100, abs=5)
+            assert result.until_unix == pytest.approx(now + 100, abs=5)
             entry = await store.entry(KEY)
             assert entry is not None
-            assert entry.due_at == pytest.approx(now + 100, abs=5)
+            assert entry.due_unix == pytest.approx(now + 100, abs=5)
             [listed] = await store.entries()
-            assert listed.due_at == pytest.approx(now + 100, abs=5)
+            assert listed.due_unix == pytest.approx(now + 100, abs=5)
 
     async def test_an_event_of_a_crashed_worker_comes_back_by_itself(
         self, store: RedisStore
@@ -155,7 +155,7 @@ class TestClocksAndLeases:
             entry = await store.entry(KEY)
             assert entry is not None
             assert entry.in_flight
-            assert entry.due_at == pytest.approx(now + 1)
+            assert entry.due_unix == pytest.approx(now + 1)
 
     async def test_a_repeated_take_leaves_out_what_is_not_the_workers_any_more(
         self, valkey: RedisServer
@@ -324,7 +324,7 @@ class TestKeys:
         assert letter is not None
         assert letter.delivery == odd
         assert letter.finished == {"a\n\ud800"}
-        assert letter.history == (FailedAttempt(1, letter.history[0].ended_at, "bad \\ud800\n"),)
+        assert letter.history == (FailedAttempt(1, letter.history[0].ended_unix, "bad \\ud800\n"),)
 
 
 class TestInlineAndInbox:

@@ -45,7 +45,7 @@ async def test_who_registers_is_told_of_all_who_have(
     pass_time(60)
     known = await register.register("default", OTHER)
     assert known == (ONE, OTHER)
-    assert known[1].seen_at - known[0].seen_at == pytest.approx(60)
+    assert known[1].seen_unix - known[0].seen_unix == pytest.approx(60)
     assert await register.register("default", ONE) == (OTHER, ONE)
 
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from hookonce import Receiver, sign
+from hookonce.clock import utc
 from hookonce.emulator import VirtualClock
 from hookonce.events import CommentReceived, WebhookTest
 from hookonce.testing import make_event, signed_request
@@ -133,6 +134,8 @@ async def test_a_backfill_neither_ends_a_streak_of_failures_nor_counts_as_one(
     assert (await receiver.handle(body, headers)).status == 500
     streak = receiver.failing
     assert streak is not None
+    assert streak.since == utc(virtual_clock())
+    assert streak.hours(streak.since + timedelta(hours=3)) == pytest.approx(3)
     switch.is_on = True
     assert (await receiver.backfill(make_event(CommentReceived))).status == 200
     assert receiver.failing == streak

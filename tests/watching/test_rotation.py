@@ -146,6 +146,8 @@ async def test_one_delivery_by_both_secrets_in_force_shows_a_rotation_that_nobod
     rotation = receiver.rotation
     assert rotation is not None
     assert rotation.has_both
+    assert rotation.since == utc(virtual_clock())
+    assert rotation.ends_by == rotation.since + timedelta(hours=24)
     virtual_clock.tick(timedelta(seconds=11))
     await accept(receiver, made_up_beside(new, virtual_clock, "evt_1"))
     assert receiver.rotation == rotation

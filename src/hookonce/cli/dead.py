@@ -44,14 +44,14 @@ _MANY = 20
 
 def _record(dead: DeadLetter) -> dict[str, Any]:
     return {
-        "buried_at": time_text(dead.buried_at),
+        "buried_at": time_text(dead.buried_unix),
         "endpoint": dead.delivery.endpoint,
         "id": dead.delivery.event_id,
         "type": dead.delivery.event_type,
         "state": "kept" if dead.is_kept else "dead",
         "reason": str(dead.reason),
         "attempts": dead.attempts,
-        "received_at": time_text(dead.delivery.received_at),
+        "received_at": time_text(dead.delivery.received_unix),
         "error": dead.error,
     }
 

@@ -28,12 +28,12 @@ from .times import time_text
 def _record(entry: Entry) -> dict[str, Any]:
     state = entry.state(system_clock())
     return {
-        "received_at": time_text(entry.delivery.received_at),
+        "received_at": time_text(entry.delivery.received_unix),
         "endpoint": entry.delivery.endpoint,
         "id": entry.delivery.event_id,
         "type": entry.delivery.event_type,
         "state": state,
-        "until": None if state == "ready" else time_text(entry.due_at),
+        "until": None if state == "ready" else time_text(entry.due_unix),
         "attempts": entry.attempts,
         "error": entry.history[-1].error if entry.history else None,
     }

@@ -101,6 +101,7 @@ list_options = together(
     click.option("--type", "event_type", help="Only events of this type."),
     click.option(
         "--since",
+        "since_unix",
         callback=read_since_seconds,
         metavar="TIME",
         help="Only events of this time and later: 90m, 6h, 2d, or 2026-11-20T10:00Z.",
@@ -205,7 +206,7 @@ def print_one(
     body = event.delivery.body.decode("utf-8", "backslashreplace")
     shown = {**events.record(event), "finished": sorted(event.finished)}
     failed = [
-        {"number": one.number, "ended_at": time_text(one.ended_at), "error": one.error}
+        {"number": one.number, "ended_at": time_text(one.ended_unix), "error": one.error}
         for one in event.history
     ]
     lines = [

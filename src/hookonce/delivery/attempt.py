@@ -224,7 +224,9 @@ class Attempt:
             elif isinstance(result, InFlight):
                 left = due - lease.loop.time()
                 if left <= 0:
-                    self.answer.give(later(Reason.IN_FLIGHT, result.until - dependencies.clock()))
+                    self.answer.give(
+                        later(Reason.IN_FLIGHT, result.until_unix - dependencies.clock())
+                    )
                     return None
                 await asyncio.sleep(min(look, left))
                 look = min(2 * look, LONGEST_LOOK_SECONDS)
@@ -245,7 +247,7 @@ class Attempt:
         """
         store = self.dependencies.store
         try:
-            ownership = await self.lease.ask(store.keep(claim, self.delivery, dead_at=until))
+            ownership = await self.lease.ask(store.keep(claim, self.delivery, dead_unix=until))
         except StoreError as error:
             _log.error("could not keep %s for its last attempt: %s", self.key, error)
             return True

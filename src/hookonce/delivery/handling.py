@@ -320,6 +320,6 @@ class Handling:
             delivery_attempt=self._delivery_attempt,
             last_chance=self.last_chance,
             is_replay=self.is_replay,
-            received_unix=self.lease.delivery.received_at,
+            received_unix=self.lease.delivery.received_unix,
             body=self.lease.delivery.body,
         )

@@ -199,7 +199,7 @@ class KeyLockHolder:
 
     def busy_seconds(self, busy: Busy) -> float:
         """Return for how long another attempt may hold the lock, by this process's clock."""
-        left = busy.until - self.dependencies.clock()
+        left = busy.until_unix - self.dependencies.clock()
         return min(max(0.0, left), self.dependencies.limits.lease_seconds)
 
 

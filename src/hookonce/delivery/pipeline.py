@@ -246,7 +246,7 @@ class Pipeline:
             return
         seconds = self._dependencies.limits.store_seconds_within(0.0)
         try:
-            await within(seconds, store.keep_in_flight(arrived, dead_at=until))
+            await within(seconds, store.keep_in_flight(arrived, dead_unix=until))
         except StoreError as error:
             _log.error("could not keep the last delivery of %s: %s", arrived.key, error)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from http import HTTPStatus
-from typing import Unpack
 
 from ..delivery.attempt import Attempt
 from ..delivery.attempts import Attempts
@@ -15,7 +15,7 @@ from ..errors import StoreError
 from ..outcome import DUPLICATE, Outcome, Reason, later
 from ..stores.protocols import DeadLetterQueue
 from ..stores.values import Claimed, DeadLetter, DeadReason, InFlight, delivery_key, new_token
-from .waiting import ListOptions, check_options
+from .waiting import since_unix
 
 
 class DeadLetters:
@@ -37,25 +37,43 @@ class DeadLetters:
         self._attempts = attempts
 
     async def list(
-        self, *, reason: DeadReason | None = None, **options: Unpack[ListOptions]
+        self,
+        *,
+        reason: DeadReason | None = None,
+        event_type: str | None = None,
+        handler: str | None = None,
+        since: float | datetime | None = None,
+        after: str | None = None,
+        limit: int = 100,
     ) -> Sequence[DeadLetter]:
-        """Return dead letters, oldest first, without their bodies.
+        """Return dead letters and kept deliveries, oldest first, without their bodies.
 
-        Those with ``is_kept`` are none yet: the sender may bring such an event again until
-        ``buried_at``.
+        A kept delivery (``is_kept``) is not a dead letter yet: the sender may send its event again
+        until ``buried_at``.
 
         Args:
-            reason: only those given up for this reason.
-            options: ``event_type``, ``handler``, ``since`` (given up then or later, in Unix
-                seconds), ``after`` (the ``place`` of a letter that was listed) and ``limit`` (100).
+            reason: only dead letters with this reason.
+            event_type: only events of this type.
+            handler: only events for which this handler has failed or has not run.
+            since: only events that became dead letters at this time or later: an aware
+                ``datetime`` or Unix seconds.
+            after: the ``place`` of a listed dead letter; the listing goes on after that dead
+                letter.
+            limit: the largest number of dead letters.
 
         Raises:
             StoreError: the store cannot be read.
-            ValueError: ``after`` is no place in this store's listings.
+            ValueError: ``after`` is not a place in this store's listings.
 
         """
         return await self._store.dead_letters(
-            endpoint=self._endpoint, reason=reason, **check_options(options)
+            endpoint=self._endpoint,
+            reason=reason,
+            event_type=event_type,
+            handler=handler,
+            since_unix=since_unix(since),
+            after=after,
+            limit=limit,
         )
 
     async def show(self, event_id: str) -> DeadLetter | None:

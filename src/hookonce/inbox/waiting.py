@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict, Unpack
+from datetime import datetime
 
+from ..clock import unix_seconds
 from ..stores.protocols import InboxListing
 from ..stores.values import Entry, StoreStats, delivery_key
 
 
-class ListOptions(TypedDict, total=False):
-    """Which events are listed.
-
-    Attributes:
-        event_type: only those of this type.
-        handler: only those that this handler has failed with, or not run for.
-        since: only those of then or later, in Unix seconds.
-        after: the ``place`` of one that was listed: only those behind it.
-        limit: how many at the most, 100 by default.
-
-    """
-
-    event_type: str | None
-    handler: str | None
-    since: float | None
-    after: str | None
-    limit: int
-
-
-def check_options(options: ListOptions) -> ListOptions:
-    """Return the options; refuse what nothing is listed by, since then all would be listed."""
-    for name in options.keys() - ListOptions.__optional_keys__:
-        raise TypeError(f"list() got an unexpected keyword argument {name!r}")
-    return options
+def since_unix(since: float | datetime | None) -> float | None:
+    """Return the filter ``since`` of a listing, for the store."""
+    # A datetime has whole microseconds, and may be rounded up. One microsecond less, so that a
+    # listing since the `received_at` or `buried_at` of an event contains that event.
+    return None if since is None else unix_seconds("since", since) - 1e-6
 
 
 class WaitingEvents:
@@ -52,12 +34,37 @@ class WaitingEvents:
         """Return how many wait, for how long, and how many work on them."""
         return await self._store.stats(endpoint=self._endpoint)
 
-    async def list(self, **options: Unpack[ListOptions]) -> Sequence[Entry]:
-        """Return events, oldest first, without their bodies; ``since`` is when one was received.
+    async def list(
+        self,
+        *,
+        event_type: str | None = None,
+        handler: str | None = None,
+        since: float | datetime | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Entry]:
+        """Return events, oldest first, without their bodies.
 
-        Raises ValueError where ``after`` is no place in this store's listings.
+        Args:
+            event_type: only events of this type.
+            handler: only events for which this handler has failed or has not run.
+            since: only events received at this time or later: an aware ``datetime`` or Unix
+                seconds.
+            after: the ``place`` of a listed event; the listing goes on after that event.
+            limit: the largest number of events.
+
+        Raises:
+            ValueError: ``after`` is not a place in this store's listings.
+
         """
-        return await self._store.entries(endpoint=self._endpoint, **check_options(options))
+        return await self._store.entries(
+            endpoint=self._endpoint,
+            event_type=event_type,
+            handler=handler,
+            since_unix=since_unix(since),
+            after=after,
+            limit=limit,
+        )
 
     async def show(self, event_id: str) -> Entry | None:
         """Return an event in the inbox with its body, or None."""

@@ -213,7 +213,7 @@ class PrometheusObserver(Observer):
         delivery = record.delivery
         self._metrics.fetched[delivery.endpoint,].inc()
         if record.attempt == 1:
-            waited = max(0.0, self._clock() - delivery.received_at)
+            waited = max(0.0, self._clock() - delivery.received_unix)
             self._metrics.waits[delivery.endpoint,].observe(waited)
 
     def event_retried(self, record: EventRetried) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..http.health import Readiness
 from ..inbox.dead_letters import DeadLetters
-from ..inbox.waiting import ListOptions, WaitingEvents
+from ..inbox.waiting import WaitingEvents
 from .expecting import Expectation, Poll
 from .pairing import Found, pair_by_time
 from .receiver import Receiver
@@ -18,7 +18,6 @@ __all__ = [
     "Found",
     "Gap",
     "GapHook",
-    "ListOptions",
     "Poll",
     "Readiness",
     "Receiver",

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ..clock import moment
+from ..clock import moment_text
 from ..logs import get_logger
 from ..stores.applications import Application, RegisteringStore, strangers
 from ..verification.secrets import fingerprint
@@ -36,8 +36,8 @@ def warning_of(stranger: Application, endpoint: str) -> str:
     """Return the warning about another application at the same endpoint."""
     return (
         f"another application receives under the endpoint {endpoint!r} on this store"
-        f" ({stranger.describe()}, last seen {moment(stranger.seen_at)}), and what one has handled"
-        " is a duplicate to the other; give one of them Receiver(endpoint=…)"
+        f" ({stranger.describe()}, last seen {moment_text(stranger.seen_unix)}), and what one has"
+        " handled is a duplicate to the other; give one of them Receiver(endpoint=…)"
     )
 
 

@@ -385,7 +385,7 @@ class _Simulation:
         return {
             entry.delivery.event_id
             for entry in entries
-            if entry.due_at > now and not entry.in_flight
+            if entry.due_unix > now and not entry.in_flight
         }
 
     async def _discard_dead_letters(self, receiver: Receiver) -> dict[str, DeadReason]:

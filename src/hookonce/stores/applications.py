@@ -26,23 +26,23 @@ class Application:
     Attributes:
         handlers: the names of its handlers.
         marks: a fingerprint of each of its secrets, which shows only whether two are the same.
-        seen_at: when it last registered, in Unix seconds.
+        seen_unix: when it last registered, in Unix seconds.
 
     """
 
     handlers: frozenset[str]
     marks: frozenset[str]
-    seen_at: float = field(default=0.0, compare=False)
+    seen_unix: float = field(default=0.0, compare=False)
 
     def dump(self) -> str:
         """Return a text that is the same for the same handlers and secrets."""
         return json.dumps([sorted(self.handlers), sorted(self.marks)])
 
     @classmethod
-    def load(cls, text: str | bytes, seen_at: float) -> Self:
+    def load(cls, text: str | bytes, seen_unix: float) -> Self:
         """Return the application that ``dump`` made into text."""
         handlers, marks = json.loads(text)
-        return cls(frozenset(handlers), frozenset(marks), seen_at)
+        return cls(frozenset(handlers), frozenset(marks), seen_unix)
 
     def shares(self, other: Application) -> bool:
         """Whether the two have a handler or a secret in common."""

@@ -90,7 +90,7 @@ def release(
 
 def is_stale(watermark: Watermark, succeeded: Watermark, *, drop_ties: bool) -> bool:
     """Return whether an event comes too late after the event that has succeeded."""
-    if watermark.created_at == succeeded.created_at:
+    if watermark.created_unix_us == succeeded.created_unix_us:
         return drop_ties or watermark.event_id == succeeded.event_id
     return watermark < succeeded
 

@@ -320,22 +320,22 @@ class DeadLetterRecord(NamedTuple):
     Attributes:
         reason: why it is, or would be, a dead letter.
         error: what failed.
-        buried_at: Unix time at which it became, or will become, a dead letter.
+        buried_unix: Unix time at which it became, or will become, a dead letter.
         is_kept: whether the delivery is only kept: it is no dead letter while an attempt runs.
-        is_saved: whether it is no dead letter before ``buried_at`` either, since the sender may
+        is_saved: whether it is no dead letter before ``buried_unix`` either, since the sender may
             send the event again.
 
     """
 
     reason: DeadReason
     error: str
-    buried_at: float
+    buried_unix: float
     is_kept: bool
     is_saved: bool = False
 
     def may_come(self, moment: Moment) -> bool:
         """Return whether the sender may still send the event again."""
-        return self.is_saved and moment.unix < self.buried_at
+        return self.is_saved and moment.unix < self.buried_unix
 
 
 class Record(NamedTuple):
@@ -405,7 +405,7 @@ def state_of(record: Record, moment: Moment) -> State:
         state = State.CLAIMED if record.queued is None else State.FETCHED
     if moment.now >= record.until:
         state = LIFE[state][Step.EXPIRE].state
-    if dead_letter is not None and dead_letter.is_saved and moment.unix >= dead_letter.buried_at:
+    if dead_letter is not None and dead_letter.is_saved and moment.unix >= dead_letter.buried_unix:
         state = LIFE[state][Step.END].state
     return state
 
@@ -551,21 +551,21 @@ def release(
 
 
 def keep(
-    record: Record, moment: Moment, claim: Claimed, dead_at: float | None = None
+    record: Record, moment: Moment, claim: Claimed, dead_unix: float | None = None
 ) -> tuple[Ownership, Record]:
     """Keep the delivery of a claim, unless the event waits in the inbox or is a dead letter."""
-    step = Step.KEEP if _is_over(dead_at, moment) else Step.SAVE
+    step = Step.KEEP if _is_over(dead_unix, moment) else Step.SAVE
     state = _owners_next(record, moment, claim, step)
     if state is None:
         return Ownership.LOST, record
-    return Ownership.HELD, _kept(record, moment, state, dead_at)
+    return Ownership.HELD, _kept(record, moment, state, dead_unix)
 
 
-def keep_in_flight(record: Record, moment: Moment, dead_at: float | None = None) -> Record:
+def keep_in_flight(record: Record, moment: Moment, dead_unix: float | None = None) -> Record:
     """Keep a delivery during another caller's claim, unless the event is done."""
     record = _capped(record, moment)
-    step = Step.KEEP_IN_FLIGHT if _is_over(dead_at, moment) else Step.SAVE_IN_FLIGHT
-    return _kept(record, moment, LIFE[state_of(record, moment)][step].state, dead_at)
+    step = Step.KEEP_IN_FLIGHT if _is_over(dead_unix, moment) else Step.SAVE_IN_FLIGHT
+    return _kept(record, moment, LIFE[state_of(record, moment)][step].state, dead_unix)
 
 
 def bury(
@@ -633,7 +633,7 @@ def dead_letter(
         dead_letter.error,
         record.attempt - (state is State.REPLAYED),  # the running attempt may succeed
         record.finished,
-        dead_letter.buried_at,
+        dead_letter.buried_unix,
         record.history,
         record.outstanding,
         state is State.SAVED,
@@ -722,30 +722,30 @@ def _scheduled(queued: Queued | None, moment: Moment, delay: float) -> Queued | 
     return queued and Queued(queued.token, moment.now + delay, delay)
 
 
-def _kept(record: Record, moment: Moment, state: State, dead_at: float | None) -> Record:
+def _kept(record: Record, moment: Moment, state: State, dead_unix: float | None) -> Record:
     """Return the record with the delivery kept as the next state demands."""
     dead_letter = record.dead_letter
-    if state in _SAVED and dead_at is not None:
+    if state in _SAVED and dead_unix is not None:
         if dead_letter is None:
             dead_letter = DeadLetterRecord(
-                DeadReason.INTERRUPTED, "", dead_at, is_kept=True, is_saved=True
+                DeadReason.INTERRUPTED, "", dead_unix, is_kept=True, is_saved=True
             )
-        dead_letter = dead_letter._replace(buried_at=min(dead_letter.buried_at, dead_at))
+        dead_letter = dead_letter._replace(buried_unix=min(dead_letter.buried_unix, dead_unix))
     elif state in _KEPT and dead_letter is None:
         dead_letter = DeadLetterRecord(DeadReason.INTERRUPTED, "", moment.unix, is_kept=True)
     elif (
         state in _KEPT
         and dead_letter is not None
         and dead_letter.is_saved
-        and _is_over(dead_at, moment)
+        and _is_over(dead_unix, moment)
     ):
-        dead_letter = dead_letter._replace(buried_at=moment.unix, is_saved=False)
+        dead_letter = dead_letter._replace(buried_unix=moment.unix, is_saved=False)
     return record if dead_letter is record.dead_letter else record._replace(dead_letter=dead_letter)
 
 
-def _is_over(dead_at: float | None, moment: Moment) -> bool:
+def _is_over(dead_unix: float | None, moment: Moment) -> bool:
     """Return whether the sender will not send the event again."""
-    return dead_at is None or dead_at <= moment.unix
+    return dead_unix is None or dead_unix <= moment.unix
 
 
 def _owners_next(record: Record, moment: Moment, claim: Claimed, step: Step) -> State | None:
@@ -756,11 +756,11 @@ def _owners_next(record: Record, moment: Moment, claim: Claimed, step: Step) -> 
     return then.state if then else None
 
 
-def _failed(record: Record, ended_at: float, error: str) -> tuple[FailedAttempt, ...]:
+def _failed(record: Record, ended_unix: float, error: str) -> tuple[FailedAttempt, ...]:
     """Return the history, with the error of this attempt if there is one."""
     if not error:
         return record.history
-    failure = FailedAttempt(record.attempt, ended_at, error[:MAX_HISTORY_ERROR_CHARACTERS])
+    failure = FailedAttempt(record.attempt, ended_unix, error[:MAX_HISTORY_ERROR_CHARACTERS])
     return (*record.history, failure)[-MAX_HISTORY:]
 
 

@@ -126,12 +126,12 @@ class MemoryStore(StepStore):
         self._finish(claim.key)
 
     async def keep(
-        self, claim: Claimed, delivery: Delivery, *, dead_at: float | None = None
+        self, claim: Claimed, delivery: Delivery, *, dead_unix: float | None = None
     ) -> Ownership:
         """Refuse: this store keeps no bodies."""
         raise StoreError("the memory store keeps no bodies; use a SQLite store for dead letters")
 
-    async def keep_in_flight(self, delivery: Delivery, *, dead_at: float | None = None) -> None:
+    async def keep_in_flight(self, delivery: Delivery, *, dead_unix: float | None = None) -> None:
         """Refuse: this store keeps no bodies."""
         raise StoreError("the memory store keeps no bodies; use a SQLite store for dead letters")
 
@@ -140,7 +140,7 @@ class MemoryStore(StepStore):
     ) -> list[DeadLetter]:
         """Return dead letters, oldest first; see ``DeadLetterQueue.dead_letters``."""
         moment, behind = self._moment(), number_behind(after)
-        handler, since = wanted.get("handler"), wanted.get("since")
+        handler, since = wanted.get("handler"), wanted.get("since_unix")
         letters = (
             letter
             for number, delivery, record in self._dead.values()
@@ -151,7 +151,7 @@ class MemoryStore(StepStore):
             and (letter := life.dead_letter(record, moment, delivery, str(number)))
             and wanted.get("reason") in {None, letter.reason}
             and (handler is None or handler in letter.outstanding)
-            and (since is None or letter.buried_at >= since)
+            and (since is None or letter.buried_unix >= since)
         )
         return list(islice(letters, limit))
 
@@ -209,7 +209,7 @@ class MemoryStore(StepStore):
             for oldest in list(seen)[:-MOST_REMEMBERED]:
                 del seen[oldest]
         since = self._clock() - REMEMBERED_SECONDS
-        return tuple(replace(one, seen_at=at) for one, at in seen.items() if at > since)
+        return tuple(replace(one, seen_unix=at) for one, at in seen.items() if at > since)
 
     async def note_ignored(self, endpoint: str, spans: Mapping[str, Sequence[Span]]) -> None:
         """Remember when types were ignored; see ``ReconcilingStore.note_ignored``."""
@@ -285,7 +285,7 @@ class MemoryStore(StepStore):
             self._dead[key] = *self._dead[key][:2], record
         elif record.dead_letter is not None:
             endpoint, _, event_id = key.partition(":")
-            at = record.dead_letter.buried_at
+            at = record.dead_letter.buried_unix
             delivery = delivery or Delivery(endpoint, event_id, None, at, b"")
             self._buried += 1
             self._dead[key] = self._buried, delivery._replace(body=b""), record

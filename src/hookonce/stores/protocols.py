@@ -159,21 +159,21 @@ class Claims(Protocol):
         ...
 
     async def keep(
-        self, claim: Claimed, delivery: Delivery, *, dead_at: float | None = None
+        self, claim: Claimed, delivery: Delivery, *, dead_unix: float | None = None
     ) -> Ownership:
         """Keep the delivery during its claim, in case the claim ends without success.
 
         Args:
             claim: the owner's claim.
             delivery: the delivery to keep.
-            dead_at: Unix time until which the sender may send the event again; None if the sender
+            dead_unix: Unix time until which the sender may send the event again; None if the sender
                 will not. After that time an event that is neither done nor claimed is a dead letter
                 (``INTERRUPTED``). Before that time the event can be claimed as usual.
 
         """
         ...
 
-    async def keep_in_flight(self, delivery: Delivery, *, dead_at: float | None = None) -> None:
+    async def keep_in_flight(self, delivery: Delivery, *, dead_unix: float | None = None) -> None:
         """Keep a delivery whose event another caller has claimed; otherwise like ``keep``."""
         ...
 

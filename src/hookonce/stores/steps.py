@@ -81,18 +81,18 @@ class StepStore(ABC):
         )
 
     async def keep(
-        self, claim: Claimed, delivery: Delivery, *, dead_at: float | None = None
+        self, claim: Claimed, delivery: Delivery, *, dead_unix: float | None = None
     ) -> Ownership:
         """Keep the delivery during its claim; see ``Claims.keep``."""
         return await self._step(
-            claim.key, lambda record, moment: life.keep(record, moment, claim, dead_at), delivery
+            claim.key, lambda record, moment: life.keep(record, moment, claim, dead_unix), delivery
         )
 
-    async def keep_in_flight(self, delivery: Delivery, *, dead_at: float | None = None) -> None:
+    async def keep_in_flight(self, delivery: Delivery, *, dead_unix: float | None = None) -> None:
         """Keep a delivery during another caller's claim; see ``Claims.keep_in_flight``."""
         await self._step(
             delivery.key,
-            lambda record, moment: (None, life.keep_in_flight(record, moment, dead_at)),
+            lambda record, moment: (None, life.keep_in_flight(record, moment, dead_unix)),
             delivery,
         )
 

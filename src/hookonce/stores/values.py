@@ -1,4 +1,8 @@
-"""The arguments and results of a store's calls."""
+"""The arguments and results of a store's calls.
+
+A store writes and compares Unix seconds, in fields whose names end in ``_unix``. The properties
+return the same moments to users, as aware ``datetime`` values in UTC.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,12 @@ import os
 import re
 import time
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum, StrEnum
 from random import Random
 from typing import NamedTuple, NewType, TypeAlias, TypedDict
+
+from ..clock import unix_seconds, utc
 
 DeliveryKey = NewType("DeliveryKey", str)
 """The key under which an event is handled once: ``endpoint:webhook-id``."""
@@ -67,11 +74,16 @@ class InFlight:
     """Another caller holds the claim until its lease ends.
 
     Attributes:
-        until: the Unix time at which the lease ends unless it is extended.
+        until_unix: the Unix time at which the lease ends unless it is extended.
 
     """
 
-    until: float
+    until_unix: float
+
+    @property
+    def until(self) -> datetime:
+        """The same time as an aware UTC ``datetime``."""
+        return utc(self.until_unix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +129,7 @@ class Delivery(NamedTuple):
         endpoint: the name of the receiving endpoint.
         event_id: the webhook-id.
         event_type: the type in the signed body, or None if the body could not be read.
-        received_at: Unix seconds.
+        received_unix: when it arrived, in Unix seconds.
         body: the raw bytes that were signed.
 
     """
@@ -125,13 +137,18 @@ class Delivery(NamedTuple):
     endpoint: str
     event_id: str
     event_type: str | None
-    received_at: float
+    received_unix: float
     body: bytes
 
     @property
     def key(self) -> DeliveryKey:
         """The key under which the event is handled once."""
         return delivery_key(self.endpoint, self.event_id)
+
+    @property
+    def received_at(self) -> datetime:
+        """When it arrived, as an aware UTC ``datetime``."""
+        return utc(self.received_unix)
 
     def __repr__(self) -> str:
         shown = {name: value for name, value in self._asdict().items() if name != "body"}
@@ -154,14 +171,20 @@ class FailedAttempt:
 
     Attributes:
         number: the number of the attempt, from 1.
-        ended_at: Unix seconds; if the process ended, the time at which the lease ran out.
+        ended_unix: when it ended, in Unix seconds; if the process ended, the time at which the
+            lease ran out.
         error: what failed, as text.
 
     """
 
     number: int
-    ended_at: float
+    ended_unix: float
     error: str
+
+    @property
+    def ended_at(self) -> datetime:
+        """When it ended, as an aware UTC ``datetime``."""
+        return utc(self.ended_unix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +197,7 @@ class DeadLetter:
         error: what failed, as text.
         attempts: the number of attempts.
         finished: the handlers that have succeeded; a replay does not run them.
-        buried_at: Unix seconds at which it became, or will become, a dead letter.
+        buried_unix: when it became, or will become, a dead letter, in Unix seconds.
         history: the last failed attempts, oldest first; a bounded number of them.
         outstanding: the handlers recorded as failed or not run.
         is_kept: whether the delivery is only saved, since the sender may still send the event
@@ -188,11 +211,16 @@ class DeadLetter:
     error: str
     attempts: int
     finished: frozenset[str]
-    buried_at: float
+    buried_unix: float
     history: tuple[FailedAttempt, ...] = ()
     outstanding: frozenset[str] = frozenset()
     is_kept: bool = False
     place: str = field(default="", compare=False, repr=False)
+
+    @property
+    def buried_at(self) -> datetime:
+        """When it became, or will become, a dead letter, as an aware UTC ``datetime``."""
+        return utc(self.buried_unix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +294,7 @@ class Entry:
 
     Attributes:
         delivery: the delivery; its body is empty in listings.
-        due_at: Unix seconds from which a worker may fetch the event.
+        due_unix: the Unix time from which a worker may fetch the event.
         in_flight: whether an attempt runs.
         attempts: the number of attempts, including a running attempt.
         finished: the handlers that have succeeded.
@@ -277,7 +305,7 @@ class Entry:
     """
 
     delivery: Delivery
-    due_at: float
+    due_unix: float
     in_flight: bool
     attempts: int
     finished: frozenset[str]
@@ -285,11 +313,21 @@ class Entry:
     outstanding: frozenset[str] = frozenset()
     place: str = field(default="", compare=False, repr=False)
 
-    def state(self, now: float) -> str:
-        """Return ``in flight``, ``waiting`` (not due yet) or ``ready`` at this Unix time."""
+    @property
+    def due_at(self) -> datetime:
+        """The time from which a worker may fetch the event, as an aware UTC ``datetime``."""
+        return utc(self.due_unix)
+
+    def state(self, now: float | datetime) -> str:
+        """Return ``in flight``, ``waiting`` (not due yet) or ``ready``.
+
+        Args:
+            now: an aware ``datetime`` or Unix seconds.
+
+        """
         if self.in_flight:
             return "in flight"
-        return "waiting" if self.due_at > now else "ready"
+        return "waiting" if self.due_unix > unix_seconds("now", now) else "ready"
 
 
 class Wanted(TypedDict, total=False):
@@ -300,8 +338,8 @@ class Wanted(TypedDict, total=False):
         event_type: the event type.
         event_id: the webhook-id.
         handler: a handler that is outstanding.
-        since: Unix seconds; events received at that time or later, or for dead letters, those that
-            became dead letters at that time or later.
+        since_unix: Unix seconds; events received at that time or later, or for dead letters, those
+            that became dead letters at that time or later.
 
     """
 
@@ -309,14 +347,14 @@ class Wanted(TypedDict, total=False):
     event_type: str | None
     event_id: str | None
     handler: str | None
-    since: float | None
+    since_unix: float | None
 
 
 class WantedDeadLetters(Wanted, total=False):
     """Filters of a listing of dead letters.
 
-    The filters ``endpoint``, ``event_type``, ``event_id``, ``handler`` and ``since`` are those of
-    ``Wanted``.
+    The filters ``endpoint``, ``event_type``, ``event_id``, ``handler`` and ``since_unix`` are those
+    of ``Wanted``.
 
     Attributes:
         reason: why an event became a dead letter.
@@ -351,12 +389,12 @@ class Watermark(NamedTuple):
     """An event's place in time. Compared as tuples, the newer event is the greater.
 
     Attributes:
-        created_at: when the event was created, in Unix microseconds.
+        created_unix_us: when the event was created, in Unix microseconds.
         event_id: the webhook-id.
 
     """
 
-    created_at: int
+    created_unix_us: int
     event_id: str
 
 
@@ -370,11 +408,16 @@ class Busy:
     """Another caller holds the key lock until its lease ends.
 
     Attributes:
-        until: the Unix time at which the lease ends unless it is extended.
+        until_unix: the Unix time at which the lease ends unless it is extended.
 
     """
 
-    until: float
+    until_unix: float
+
+    @property
+    def until(self) -> datetime:
+        """The same time as an aware UTC ``datetime``."""
+        return utc(self.until_unix)
 
 
 @dataclass(frozen=True, slots=True)

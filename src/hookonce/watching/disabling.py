@@ -7,9 +7,10 @@ this process.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import NamedTuple
 
-from ..clock import Clock, moment
+from ..clock import Clock, moment_text, unix_seconds, utc
 from ..logs import get_logger
 from ..outcome import Reason
 from ..sender import DISABLING_FAILURES, DISABLING_SECONDS, TEST_TYPE
@@ -18,7 +19,7 @@ from .records import DeliveryAnswered
 _log = get_logger("hookonce.disabling")
 
 # Two days before the time limit, and at half the number of attempts: a weekend is left to act.
-_WARNED_AFTER_SECONDS = 24 * 3600.0
+_WARNED_AFTER_HOURS = 24.0
 _WARNED_AFTER_ATTEMPTS = 5
 _LOG_AGAIN_SECONDS = 3600.0
 
@@ -27,7 +28,7 @@ class FailureStreak(NamedTuple):
     """The failed answers since the last success.
 
     Attributes:
-        since: Unix seconds of the first of them.
+        since_unix: when the first of them was given, in Unix seconds.
         attempts: how many there were.
         refused: how many of them were refusals of deliveries that were not genuine: forgeries, or
             deliveries signed with a secret that is not configured here.
@@ -35,18 +36,33 @@ class FailureStreak(NamedTuple):
 
     """
 
-    since: float
+    since_unix: float
     attempts: int
     refused: int
     last: str
 
-    def hours(self, now: float) -> float:
-        """Return how many hours the failures have lasted."""
-        return (now - self.since) / 3600
+    @property
+    def since(self) -> datetime:
+        """When the first of them was given, as an aware UTC ``datetime``."""
+        return utc(self.since_unix)
 
-    def is_serious(self, now: float) -> bool:
-        """Return whether the sender may disable the endpoint soon."""
-        return now - self.since >= _WARNED_AFTER_SECONDS and self.attempts >= _WARNED_AFTER_ATTEMPTS
+    def hours(self, now: float | datetime) -> float:
+        """Return how many hours the failures have lasted.
+
+        Args:
+            now: an aware ``datetime`` or Unix seconds.
+
+        """
+        return (unix_seconds("now", now) - self.since_unix) / 3600
+
+    def is_serious(self, now: float | datetime) -> bool:
+        """Return whether the sender may disable the endpoint soon.
+
+        Args:
+            now: an aware ``datetime`` or Unix seconds.
+
+        """
+        return self.attempts >= _WARNED_AFTER_ATTEMPTS and self.hours(now) >= _WARNED_AFTER_HOURS
 
 
 class DisableWatch:
@@ -113,5 +129,5 @@ def _described(streak: FailureStreak, now: float) -> str:
         f"every delivery has failed for {streak.hours(now):.0f} h ({streak.attempts} attempts"
         f"{refusals}; the last answer was {streak.last}). The sender disables an endpoint after"
         f" {DISABLING_SECONDS / 3600:.0f} h and {DISABLING_FAILURES} failed attempts,"
-        f" that is from {moment(streak.since + DISABLING_SECONDS)} on"
+        f" that is from {moment_text(streak.since_unix + DISABLING_SECONDS)} on"
     )

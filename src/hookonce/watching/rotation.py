@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from ..clock import Clock, moment
+from ..clock import Clock, moment_text, utc
 from ..errors import SecretError
 from ..logs import get_logger
 from ..sender import TWO_SIGNATURES_SECONDS
@@ -34,19 +35,20 @@ class Rotation:
     """A rotation of the sender's secret as far as deliveries show it.
 
     Attributes:
-        since: Unix seconds of the first delivery seen with two signatures; it may have begun
-            earlier. Where only one of them is known, it takes three events to show a rotation.
+        since: when the first delivery with two signatures came, as an aware UTC ``datetime``; the
+            rotation may have begun earlier. If only one of the two secrets is known here, it takes
+            three such events to show a rotation.
         has_both: whether both secrets are configured here.
 
     """
 
-    since: float
+    since: datetime
     has_both: bool
 
     @property
-    def ends_by(self) -> float:
-        """Unix seconds at which the old secret is no longer signed with, at the latest."""
-        return self.since + TWO_SIGNATURES_SECONDS
+    def ends_by(self) -> datetime:
+        """The time after which the sender no longer signs with the old secret, at the latest."""
+        return self.since + timedelta(seconds=TWO_SIGNATURES_SECONDS)
 
 
 class RotationWatch:
@@ -113,7 +115,8 @@ class RotationWatch:
 
     def _note_second(self, event_id: str, at: float, *, has_both: bool) -> None:
         """Note an event with two signatures, and whether both are by secrets in force."""
-        since = self.current.since if self.current else min([at, *self._half_known.values()])
+        known = self._half_known.values()
+        since = self.current.since if self.current else utc(min([at, *known]))
         if has_both:
             self._half_known.clear()
             self.current = Rotation(since, has_both=True)
@@ -144,9 +147,10 @@ class RotationWatch:
             return () if current.has_both else (_unprepared(current, now),)
         if not matched or matched[0] is None:
             return ()  # the newest has not shown yet that it works
+        never = f"before {moment_text(self._began)}"
         return tuple(
             f"secret {number} of {len(matched)} last matched"
-            f" {'before ' + moment(self._began) if when is None else 'at ' + moment(when)};"
+            f" {never if when is None else 'at ' + moment_text(when)};"
             " a rotation takes 24 h, so it can be removed"
             for number, when in enumerate(matched[1:], start=2)
             if now - (when or self._began) > TWO_SIGNATURES_SECONDS + _GRACE_SECONDS
@@ -154,12 +158,12 @@ class RotationWatch:
 
 
 def _unprepared(rotation: Rotation, now: float) -> str:
-    hours = max(0.0, rotation.ends_by - now) / 3600
+    ends = rotation.ends_by.timestamp()
     return (
         "the secret is being rotated: deliveries carry two signatures, and only one is by a secret"
         " configured here. If that is the old one, every delivery will be refused after"
-        f" {moment(rotation.ends_by)} at the latest ({hours:.1f} h left): configure the new one"
-        " before it"
+        f" {moment_text(ends)} at the latest ({max(0.0, ends - now) / 3600:.1f} h left): configure"
+        " the new one before it"
     )
 
 

@@ -128,11 +128,11 @@ def step_of(record: StepRecord, at: float) -> tuple[str, EventStep]:
         case EventClaimed(delivery, result):
             state = EventState.IN_FLIGHT if isinstance(result, Claimed) else unchanged
             step = EventStep(at, What.CLAIM, None, _said(result), state)
-            step = step._replace(received_at=delivery.received_at)
+            step = step._replace(received_at=delivery.received_unix)
         case EventEnqueued(delivery, result):
             state = EventState.WAITING if isinstance(result, Stored) else unchanged
             step = EventStep(at, What.ENQUEUED, None, _said(result), state)
-            step = step._replace(received_at=delivery.received_at)
+            step = step._replace(received_at=delivery.received_unix)
         case EventFetched(delivery, attempt):
             step = EventStep(at, What.FETCHED, attempt, "", EventState.IN_FLIGHT)
         case HandlerFinished(delivery, handler, attempt, seconds):

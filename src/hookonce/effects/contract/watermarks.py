@@ -36,7 +36,7 @@ class _Dated(NamedTuple):
         self, work: Callable[[Any], object] | None = None, *, drop_ties: bool = False
     ) -> Coroutine[Any, Any, Performed]:
         """Do the work; by default, write when the event was created."""
-        created_at = str(self.latest.watermark.created_at)
+        created_at = str(self.latest.watermark.created_unix_us)
         latest = self.latest._replace(drop_ties=drop_ties)
         return perform(
             self.bench,

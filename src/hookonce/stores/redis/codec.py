@@ -235,7 +235,7 @@ def write_cursor(after: str | None) -> tuple[str, str]:
 
 def write_wanted(wanted: Wanted, reason: DeadReason | None = None) -> tuple[str | float, ...]:
     """Return a listing's filters, except the endpoint, as five arguments of a step."""
-    handler, since = wanted.get("handler"), wanted.get("since")
+    handler, since = wanted.get("handler"), wanted.get("since_unix")
     return (
         _write_type(wanted.get("event_type")),
         wanted.get("event_id") or "",
@@ -284,7 +284,7 @@ def write_watermark(watermark: Watermark | None) -> tuple[str, str]:
     return (
         ("", "")
         if watermark is None
-        else (f"{watermark.created_at + _TIME_ZERO:020d}", watermark.event_id)
+        else (f"{watermark.created_unix_us + _TIME_ZERO:020d}", watermark.event_id)
     )
 
 
@@ -323,7 +323,7 @@ def read_dead_letter(reply: Any) -> DeadLetter:
         error=decode(error),
         attempts=read_count(attempts),
         finished=_read_names(finished),
-        buried_at=float(buried_at),
+        buried_unix=float(buried_at),
         history=_read_history(history),
         outstanding=_read_names(outstanding),
         is_kept=is_kept == b"1",
@@ -335,7 +335,7 @@ def read_entry(reply: Any, clock_offset: float) -> Entry:
     attempts, finished, history, outstanding, _, _, due_at, in_flight = reply[5:]
     return Entry(
         delivery=_read_delivery(*reply[:5]),
-        due_at=float(due_at) + clock_offset,
+        due_unix=float(due_at) + clock_offset,
         in_flight=in_flight == b"1",
         attempts=read_count(attempts),
         finished=_read_names(finished),

@@ -186,16 +186,16 @@ class RedisStore(RedisReports, RedisReconciling):
         )
 
     async def keep(
-        self, claim: Claimed, delivery: Delivery, *, dead_at: float | None = None
+        self, claim: Claimed, delivery: Delivery, *, dead_unix: float | None = None
     ) -> Ownership:
         """Keep the delivery beside its claim; see ``Store.keep``."""
         given = codec.write_delivery(delivery)
-        return await self._own(claim, "keep", *given, "" if dead_at is None else dead_at)
+        return await self._own(claim, "keep", *given, "" if dead_unix is None else dead_unix)
 
-    async def keep_in_flight(self, delivery: Delivery, *, dead_at: float | None = None) -> None:
+    async def keep_in_flight(self, delivery: Delivery, *, dead_unix: float | None = None) -> None:
         """Keep a delivery beside somebody else's claim; see ``Store.keep_in_flight``."""
         given = codec.write_delivery(delivery)
-        at = "" if dead_at is None else dead_at
+        at = "" if dead_unix is None else dead_unix
         await self._session.ask(delivery.key, "keep_in_flight", *given, at)
 
     async def bury(

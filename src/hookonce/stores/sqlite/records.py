@@ -40,7 +40,7 @@ def dump_history(history: tuple[FailedAttempt, ...]) -> str:
     """Return failed attempts as the text of a column."""
     if not history:
         return ""
-    return json.dumps([[failure.number, failure.ended_at, failure.error] for failure in history])
+    return json.dumps([[failure.number, failure.ended_unix, failure.error] for failure in history])
 
 
 def load_history(text: str | None) -> tuple[FailedAttempt, ...]:
@@ -51,7 +51,7 @@ def load_history(text: str | None) -> tuple[FailedAttempt, ...]:
 def dump_dead_letter(dead_letter: DeadLetterRecord) -> tuple[str, str, float, int]:
     """Return a dead letter as columns; ``schema`` explains the last one, ``kept``."""
     kept = dead_letter.is_kept + dead_letter.is_saved
-    return dead_letter.reason, dead_letter.error, dead_letter.buried_at, kept
+    return dead_letter.reason, dead_letter.error, dead_letter.buried_unix, kept
 
 
 def load_record(

@@ -57,7 +57,7 @@ WHERE l.id IN (
       AND (:event_type IS NULL OR event_type = :event_type)
       AND (:event_id IS NULL OR event_id = :event_id)
       AND (:handler IS NULL OR {_IS_OUTSTANDING.format(outstanding=_OUTSTANDING)})
-      AND (:since IS NULL OR buried_at >= :since)
+      AND (:since_unix IS NULL OR buried_at >= :since_unix)
       AND (:reason IS NULL OR reason = :reason)
     ORDER BY id LIMIT :limit
 ) ORDER BY l.id
@@ -75,7 +75,7 @@ WHERE i.id > :after
   AND (:event_type IS NULL OR event_type = :event_type)
   AND (:event_id IS NULL OR event_id = :event_id)
   AND (:handler IS NULL OR {_IS_OUTSTANDING.format(outstanding="outstanding")})
-  AND (:since IS NULL OR received_at >= :since)
+  AND (:since_unix IS NULL OR received_at >= :since_unix)
 ORDER BY i.id LIMIT :limit
 """
 _BODY = "(SELECT body FROM inbox_bodies WHERE id = i.id)"
@@ -169,7 +169,7 @@ class SQLiteReports(ABC):
         due, in_flight, attempts, finished, history, outstanding = row[6:]
         return Entry(
             delivery=Delivery(*row[1:6]),
-            due_at=self._file.claims.moment().unix_time(due),
+            due_unix=self._file.claims.moment().unix_time(due),
             in_flight=bool(in_flight),
             attempts=attempts or 0,
             finished=load_names(finished),
