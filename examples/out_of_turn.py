@@ -1,33 +1,36 @@
-"""A receiver that is wrong on purpose: its handlers ignore the key lock.
+"""A receiver that is wrong on purpose: its events carry the time of their arrival.
 
-It looks like a shortcut: the lock costs two calls to the store, and here is only one process. But a
-process handles many deliveries at once, and a retried event returns after a newer one has been
-handled. Chaos finds the mistake::
+It looks like care: the sender's clock may be wrong, so an event class of its own replaces the time
+at which the service created the event. But a retried event arrives after newer events, and then
+``latest_by`` takes it for the newest. Chaos finds the mistake::
 
     hookonce chaos examples.out_of_turn:receiver
 """
 
-from dataclasses import replace
+from datetime import UTC, datetime
+
+from pydantic import field_validator
 
 from hookonce import EnvironmentSecrets, Receiver
-from hookonce.events import ChannelDisconnected, ChannelUnhealthy, Event
-from hookonce.routing.handler import Handler
+from hookonce.events import ChannelUnhealthy
 
-status_of: dict[str, str] = {}
-
-
-class Shortcut(Receiver):
-    """Runs handlers without the key lock."""
-
-    def find(self, event: Event[object]) -> tuple[Handler, ...]:
-        """Return the handlers of an event, quickly and wrongly."""
-        return tuple(replace(handler, keyed=None) for handler in super().find(event))
+reason_of: dict[str, str | None] = {}
 
 
-receiver = Shortcut(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
+class ArrivedUnhealthy(ChannelUnhealthy):
+    """An event with the time of its arrival."""
+
+    @field_validator("created_at", mode="after")
+    @classmethod
+    def arrival(cls, _: datetime) -> datetime:
+        """Return the time of arrival; wrong: it is not the order of the events."""
+        return datetime.now(UTC)
 
 
-@receiver.on(ChannelUnhealthy, ChannelDisconnected, latest_by=lambda event: event.data.id)
-async def follow(event: ChannelUnhealthy | ChannelDisconnected) -> None:
-    status_of[event.data.id] = event.data.status
-    print(f"{event.data.username} is {event.data.status}", flush=True)
+receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
+
+
+@receiver.on(ArrivedUnhealthy, latest_by=lambda event: event.data.id)
+async def follow(event: ArrivedUnhealthy) -> None:
+    reason_of[event.data.id] = event.data.status_reason
+    print(f"{event.data.username}: {event.data.status_reason}", flush=True)

@@ -17,6 +17,7 @@ from hookonce.events import Event
 from hookonce.operations.inspector import Redaction
 from hookonce.operations.inspector.models import model_of
 from hookonce.operations.inspector.redactor import Redactor
+from hookonce.routing.table import HandlerTable
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.protocols import Store, Wrapped
 from hookonce.stores.values import DeadReason, Ownership
@@ -212,7 +213,7 @@ def test_a_validator_that_returns_no_event_is_named_as_the_fault() -> None:
 
 def test_the_inspector_shows_why_it_cannot_be_read(failure: str) -> None:
     receiver, _ = receiver_with(Checked, "memory://")
-    shown = model_of(BODY, "evt_1", receiver.parser, Redactor(Redaction()))
+    shown = model_of(BODY, "evt_1", HandlerTable(receiver.handlers).parser, Redactor(Redaction()))
     assert shown.problem.startswith(f"a validator of the event class failed ({failure} in ")
 
 

@@ -596,7 +596,7 @@ class TestTrouble:
         receiver = make_receiver(embedded=False)
         handler = Handler(receiver)
         key_lock = handler.waits()
-        find = receiver.find
+        find = receiver._table.find
         async with delivering(receiver, SECRET) as sender:
             events = [comment() for _ in range(5)]
             for event in events:
@@ -607,7 +607,7 @@ class TestTrouble:
                 raise RuntimeError("a fault in the library")
             return find(event)
 
-        monkeypatch.setattr(receiver, "find", faulty)
+        monkeypatch.setattr(receiver._table, "find", faulty)
         async with receiver.working():
             await until(lambda: len(handler.contexts) == 4)
             key_lock.set()

@@ -17,6 +17,7 @@ from hookonce.events import CommentReceived, Event, MessageReceived
 from hookonce.outcome import Outcome
 from hookonce.routing.handler import ErrorHook, Handler
 from hookonce.routing.router import Router
+from hookonce.routing.table import HandlerTable
 from hookonce.stores.memory import MemoryStore
 from hookonce.testing import TestSender, make_event
 from hookonce.verification.headers import RawHeaders
@@ -212,7 +213,7 @@ class TestHandlers:
     def test_the_original_does_not_hold_on_to_its_copies(self) -> None:
         original = Receiver(secrets=SECRET, store="memory://")
         Noting(original)
-        router = original.wrapped()
+        router = Router(original.handlers, original.error_hooks)
         copies = [weakref.ref(original.copy()), weakref.ref(original.copy(router=router))]
         gc.collect()
         assert [copied() for copied in copies] == [None, None]
@@ -228,7 +229,7 @@ class TestHandlers:
         assert (len(own.ids), len(other.ids)) == (0, 1)
 
 
-class TestWrapped:
+class TestRouterOfChangedHandlers:
     def test_it_has_the_same_names_and_wants_with_other_functions(self) -> None:
         router = Router()
         router.on("comment.*", MessageReceived, name="one")(lambda _: None)
@@ -248,11 +249,10 @@ class TestWrapped:
                 for_unknown=own.for_unknown,
             )
 
-        wrapped = router.wrapped(
-            handler=handler, error_hook=lambda _: ErrorHook(other, is_async=True, arguments=1)
-        )
+        hook = ErrorHook(other, is_async=True, arguments=1)
+        wrapped = Router([handler(own) for own in router.handlers], [hook])
         for event in (comment(), make_event(MessageReceived)):
-            assert [found.name for found in wrapped.find(event)] == ["one"]
+            assert [found.name for found in HandlerTable(wrapped.handlers).find(event)] == ["one"]
         assert [found.name for found in wrapped.handlers] == ["one", "two"]
         assert {found.function for found in wrapped.handlers} == {other}
         assert [hook.function for hook in wrapped.error_hooks] == [other]

@@ -13,6 +13,7 @@ import pytest
 from hookonce import Context, Event, Inbox, Limits, Outcome, Reason, Receiver, Reject, Retry
 from hookonce.events import CommentReceived, PostTargetFailed
 from hookonce.http.app import Receive, Scope, Send
+from hookonce.routing.table import HandlerTable
 from hookonce.simulation import Breach, Mode, SimulationReport, simulate, virtual_loop
 from hookonce.simulation.calls import CallLog, CallOutcome, HandlerCall
 from hookonce.simulation.report import Emitted, violations
@@ -252,8 +253,9 @@ class _Forgetful(Receiver):
     ) -> Outcome:
         outcome = await super().handle(body, headers, started=started)
         if outcome.reason == Reason.DUPLICATE:
-            event = self.parser.parse(body)
-            for handler in self.find(event):
+            table = HandlerTable(self.handlers)
+            event = table.parser.parse(body)
+            for handler in table.find(event):
                 arguments = (event, None) if handler.takes_context else (event,)
                 await handler.function(*arguments)
         return outcome

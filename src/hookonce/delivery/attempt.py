@@ -394,7 +394,7 @@ class Attempt:
             _log.warning("attempt %d at %s was its last: %s", number, self.key, text)
         else:
             _log.error("attempt %d at %s failed", number, self.key, exc_info=group)
-        if hooks := self.dependencies.router.error_hooks:
+        if hooks := self.dependencies.handler_table.error_hooks:
             names = ", ".join(failure.handler for failure in failures)
             await self.handling.call_hooks(hooks, group, names)
 

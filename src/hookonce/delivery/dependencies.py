@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..clock import Clock
-from ..routing.router import Router
+from ..routing.table import HandlerTable
 from ..stores.protocols import Claims, KeyLocks, Queue
 from ..stores.values import DeliveryKey, KeyLock, Watermark
 from ..watching.observers import Observers
@@ -26,7 +26,7 @@ class Dependencies:
         endpoint: the name of the endpoint; part of every deduplication key.
         store: remembers claims, key locks and results.
         inbox: the same store if events wait in it for workers; otherwise None.
-        router: the handlers.
+        handler_table: the handlers, and which of them are for an event.
         limits: time limits.
         clock: Unix time in seconds.
         observers: notified of every step.
@@ -41,7 +41,7 @@ class Dependencies:
     endpoint: str
     store: AttemptStore
     inbox: Queue | None
-    router: Router
+    handler_table: HandlerTable
     limits: Limits
     clock: Clock
     observers: Observers

@@ -153,14 +153,14 @@ class Pipeline:
         dependencies, attempts = self._dependencies, self._attempts
         if not attempts.accepting:
             return None, later(Reason.SHUTTING_DOWN)
-        router, message_id, body = dependencies.router, verified.id, verified.body
+        table, message_id, body = dependencies.handler_table, verified.id, verified.body
         event = event_type = ignored = None
         handlers: Sequence[Handler] = ()
         fault = ""
         try:
-            event = router.parser.parse(body, message_id)
+            event = table.parser.parse(body, message_id)
             event_type = event.type
-            handlers = router.find(event)
+            handlers = table.find(event)
         except PayloadError as error:
             fault = str(error)
         except Exception:  # noqa: BLE001 - pydantic cannot build an event class, for example

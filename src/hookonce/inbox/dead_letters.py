@@ -99,9 +99,9 @@ class DeadLetters:
             raise LookupError(f"there is no dead letter {event_id!r} at {self._endpoint!r}")
         if not self._dependencies.store.keeps_bodies:
             raise StoreError("the store keeps no bodies, so there is nothing to replay")
-        router, lease = self._dependencies.router, self._dependencies.limits.lease_seconds
-        event = router.parser.parse(letter.delivery.body, event_id)
-        handlers = router.find(event)
+        table, lease = self._dependencies.handler_table, self._dependencies.limits.lease_seconds
+        event = table.parser.parse(letter.delivery.body, event_id)
+        handlers = table.find(event)
         if not handlers:
             return Outcome(HTTPStatus.OK, Reason.NO_HANDLER)
         asked_at = time.monotonic()

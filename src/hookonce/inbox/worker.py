@@ -167,8 +167,9 @@ class Worker:
     def _begin_attempt(self, fetched: Fetched) -> Coroutine[Any, Any, None] | None:
         claim, delivery = fetched.claim, fetched.delivery
         try:
-            event = self._dependencies.router.parser.parse(delivery.body, delivery.event_id)
-            handlers = self._dependencies.router.find(event)
+            table = self._dependencies.handler_table
+            event = table.parser.parse(delivery.body, delivery.event_id)
+            handlers = table.find(event)
         except PayloadError as error:
             return self._bury(fetched, DeadReason.UNREADABLE, str(error))
         except Exception as error:  # noqa: BLE001 - one event must not hold up the others

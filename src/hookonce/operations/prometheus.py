@@ -248,8 +248,9 @@ class PrometheusObserver(Observer):
         if event_type in self._types:
             return event_type
         for receiver in self._receivers.values():
-            if event_type in receiver.parser.classes or any(
-                event_type in handler.types for handler in receiver.handlers
+            if event_type in EVENT_CLASSES or any(
+                event_type in handler.types or event_type in handler.classes
+                for handler in receiver.handlers
             ):
                 self._types.add(event_type)
                 return event_type

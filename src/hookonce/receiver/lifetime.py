@@ -139,10 +139,11 @@ class Lifetime:
 
     async def _register(self) -> None:
         """Check the configuration before the first event arrives."""
-        _ = self.dependencies.router.parser  # pydantic may not be able to build an event class
+        handler_table = self.dependencies.handler_table
+        _ = handler_table.parser  # pydantic may not be able to build an event class
         retention: float | None = getattr(self.store, "retention_seconds", None)
         file: Path | None = getattr(self.store, "path", None)
-        await check_ledgers(self.dependencies.router.handlers, retention, file)
+        await check_ledgers(handler_table.handlers, retention, file)
         await self.registration.enter()
 
     async def _end_work(self, intake: InboxIntake) -> None:

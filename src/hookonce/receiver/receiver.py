@@ -136,7 +136,7 @@ class Receiver(Router):
         self._assemble(settings, observers)
 
     def _assemble(self, settings: ReceiverSettings, observers: Iterable[Observer] = ()) -> None:
-        self._wiring = Wiring(settings, self, observers)
+        self._wiring = Wiring(settings, self._table, observers)
         # Routes hold on to it, and it asks this object at each delivery.
         self._app = DeliveryApp(self.handle, settings.limits, unread=self.note_unread)
 
@@ -273,11 +273,10 @@ class Receiver(Router):
         finally:  # as in the constructor
             del changes
         copied = shallow_copy(self)  # with what a subclass has added
-        Router.__init__(copied)
+        source = self if router is None else router
+        Router.__init__(copied, source.handlers, source.error_hooks)
         copied._gap_hooks = [*self._gap_hooks]  # noqa: SLF001 - its own, as below
         copied._assemble(settings)  # noqa: SLF001 - its own
-        # Not the router itself: it would hold on to the copy.
-        Router.include(copied, (self if router is None else router).wrapped())
         return copied
 
     @contextmanager
@@ -396,7 +395,7 @@ class Receiver(Router):
         return Expectation(
             self._wiring.observers,
             self._wiring.answers.recent,
-            lambda: self.parser,
+            lambda: self._table.parser,
             classes,
             where=where,
             within=within,
@@ -496,7 +495,7 @@ class Receiver(Router):
         return with_accepted(found, left)
 
     def _has_handler(self, event_type: str) -> bool:
-        known = event_type in self.parser.classes
+        known = event_type in self._table.parser.classes
         return any(handler.wants(event_type, known=known) for handler in self.handlers)
 
     async def backfill(self, event: Event[Any]) -> Outcome:

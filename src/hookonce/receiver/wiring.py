@@ -14,7 +14,7 @@ from ..inbox.dead_letters import DeadLetters
 from ..inbox.intake import InboxIntake
 from ..inbox.waiting import WaitingEvents
 from ..routing.registration import Registration, application_of
-from ..routing.router import Router
+from ..routing.table import HandlerTable
 from ..stores.activity import ActivityStore
 from ..stores.applications import Application, RegisteringStore
 from ..stores.protocols import BatchingStore, InboxStore, Store
@@ -36,7 +36,7 @@ class Wiring:
 
     Args:
         settings: what the receiver is to be.
-        router: the handlers.
+        handler_table: the handlers.
         observers: notified of every step, in addition to the built-in ones.
 
     Raises:
@@ -46,11 +46,14 @@ class Wiring:
     """
 
     def __init__(
-        self, settings: ReceiverSettings, router: Router, observers: Iterable[Observer] = ()
+        self,
+        settings: ReceiverSettings,
+        handler_table: HandlerTable,
+        observers: Iterable[Observer] = (),
     ) -> None:
         store, limits, clock = settings.store, settings.limits, settings.clock
         self.settings = settings
-        self._router = router
+        self._handler_table = handler_table
         verifier = Verifier(
             settings.secrets.source, tolerance=settings.tolerance_seconds, clock=clock
         )
@@ -64,7 +67,7 @@ class Wiring:
             endpoint=settings.endpoint,
             store=store,
             inbox=inbox_store,
-            router=router,
+            handler_table=handler_table,
             limits=limits,
             clock=clock,
             observers=self.observers,
@@ -142,7 +145,7 @@ class Wiring:
         settings = self.settings
         try:
             secrets = settings.current_secrets()
-            return application_of(self._router.handlers, secrets, settings.endpoint)
+            return application_of(self._handler_table.handlers, secrets, settings.endpoint)
         except Exception:  # noqa: BLE001 - whoever verifies with these secrets says what is wrong
             return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -17,7 +17,6 @@ from ..events import (
     CommentReceived,
     Event,
     EventClass,
-    EventParser,
     MessageReceived,
     PostTargetFailed,
     PostTargetPublished,
@@ -40,6 +39,7 @@ from .handler import (
 )
 from .keyed import HandlerOptions, Keyed, keyed_by
 from .patterns import meets_any, pattern_of, type_string
+from .table import HandlerTable
 from .within import within_ledger
 
 _log = get_logger("hookonce")
@@ -48,59 +48,45 @@ if TYPE_CHECKING:  # one with a default, which Python has from 3.13 on
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     L = TypeVarWithDefault("L", bound=AnyLedger[Any] | None, default=None)
-T = TypeVar("T")
 E1 = TypeVar("E1", bound=Event[Any])
 E2 = TypeVar("E2", bound=Event[Any])
 E3 = TypeVar("E3", bound=Event[Any])
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _unchanged(value: T) -> T:
-    return value
-
-
 class Router:
-    """A set of handlers that a receiver, or another router, can include."""
+    """A set of handlers that a receiver, or another router, can include.
 
-    def __init__(self) -> None:
-        self._handlers: dict[str, Handler] = {}
-        self._classes: dict[str, EventClass] = {}
-        self._error_hooks: list[ErrorHook] = []
+    Args:
+        handlers: handlers to begin with, such as those of another router, each changed with
+            ``dataclasses.replace``: with another function, for example, that measures the calls.
+        error_hooks: functions that ``on_error`` has registered elsewhere.
+
+    Raises:
+        ValueError: two handlers have one name, or two unrelated classes for one event type.
+
+    """
+
+    def __init__(
+        self, handlers: Iterable[Handler] = (), error_hooks: Iterable[ErrorHook] = ()
+    ) -> None:
+        self._table = HandlerTable(handlers, error_hooks)
         self._included_by: list[Router] = []
-        self._found: dict[str, tuple[Handler, ...]] = {}
-        self._parser: EventParser | None = None
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
         """Every handler, in the order of registration."""
-        return tuple(self._handlers.values())
+        return self._table.handlers
 
     @property
     def error_hooks(self) -> tuple[ErrorHook, ...]:
         """Every function registered with ``on_error``."""
-        return tuple(self._error_hooks)
+        return self._table.error_hooks
 
     @property
     def is_included(self) -> bool:
-        """Whether another router has taken its handlers over."""
+        """Whether another router includes this one."""
         return bool(self._included_by)
-
-    @property
-    def parser(self) -> EventParser:
-        """A parser that knows the event classes handlers were registered with."""
-        if self._parser is None:
-            self._parser = EventParser(dict.fromkeys(self._classes.values()))
-        return self._parser
-
-    def find(self, event: Event[Any]) -> tuple[Handler, ...]:
-        """Return the handlers an event is for, in the order of registration."""
-        found = self._found.get(event.type)
-        if found is None:
-            known = not isinstance(event, UnknownEvent)
-            found = tuple(h for h in self._handlers.values() if h.wants(event.type, known=known))
-            if known:  # of what is unknown, the sender could make the table grow without end
-                self._found[event.type] = found
-        return found
 
     # Spelled out so that type checkers infer the class of each, and that of the transaction. What
     # matches only the last has no class of its own: keys are taken from the envelope there.
@@ -289,7 +275,7 @@ class Router:
         for cls in annotated:
             with suppress(TypeError):  # a base of several event classes names no type
                 own |= dict.fromkeys(event_types_of(cls), cls)
-        known = {**EVENT_CLASSES, **self._classes, **own}
+        known = {**EVENT_CLASSES, **self._table.classes, **own}
         matched = [name for name in known if handler.wants(name, known=True)]
         expected = {name: known.get(name, UnknownEvent) for name in [*handler.types, *matched]}
         expected |= handler.classes
@@ -301,7 +287,7 @@ class Router:
 
     def _warn_of_misspelling(self, wanted: str) -> None:
         """Say so if no type known here is meant: it may be a new one, or it may be misspelt."""
-        known = [*EVENT_CLASSES, *self._classes]
+        known = [*EVENT_CLASSES, *self._table.classes]
         if meets_any(wanted, known):
             return
         likely = get_close_matches(wanted.lower().removesuffix(".*"), known, n=1, cutoff=0.5)
@@ -310,12 +296,6 @@ class Router:
             wanted,
             f"; did you mean {likely[0]!r}?" if likely else "",
         )
-
-    def unmatched(self) -> tuple[str, ...]:
-        """Return the type strings and patterns of handlers that no type known here meets."""
-        known = self.parser.classes
-        written = dict.fromkeys(text for handler in self.handlers for text in handler.written)
-        return tuple(text for text in written if not meets_any(text, known))
 
     def include(self, other: Router) -> None:
         """Take over the handlers of another router, also those it will get later.
@@ -333,21 +313,6 @@ class Router:
             self._add_error_hook(hook)
         other._included_by.append(self)
 
-    def wrapped(
-        self,
-        *,
-        handler: Callable[[Handler], Handler] = _unchanged,
-        error_hook: Callable[[ErrorHook], ErrorHook] = _unchanged,
-    ) -> Router:
-        """Return a router of its own with what this one has now, each changed by these functions.
-
-        They may replace what is called; names and what a handler is for stay.
-        """
-        router = Router()
-        router._add(*map(handler, self.handlers))
-        router._error_hooks = [error_hook(own) for own in self._error_hooks]
-        return router
-
     def _lineage(self) -> list[Router]:
         """Return this router, its includers and theirs."""
         return [self, *(r for parent in self._included_by for r in parent._lineage())]
@@ -355,38 +320,13 @@ class Router:
     def _add(self, *handlers: Handler) -> None:
         ahead = [(router, handler) for router in self._lineage() for handler in handlers]
         for router, handler in ahead:  # check all before changing any
-            router._check(handler)
+            router._table.check(handler)
         for router, handler in ahead:
-            router._handlers[handler.name] = handler
-            router._classes |= {t: router._narrower(t, cls) for t, cls in handler.classes.items()}
-            router._found.clear()
-            router._parser = None
+            router._table.add(handler)
 
     def _add_error_hook(self, hook: ErrorHook) -> None:
         for router in self._lineage():
-            if hook not in router._error_hooks:  # two included routers may share it
-                router._error_hooks.append(hook)
-
-    def _check(self, handler: Handler) -> None:
-        if handler.name in self._handlers:
-            raise ValueError(
-                f"a handler named {handler.name!r} is registered already; give one of them"
-                " another name=…, or pass several events to one on()"
-            )
-        for event_type, cls in handler.classes.items():
-            self._narrower(event_type, cls)
-
-    def _narrower(self, event_type: str, cls: EventClass) -> EventClass:
-        """Return the class whose instances suit every handler of this type."""
-        known = self._classes.get(event_type, cls)
-        if issubclass(cls, known):
-            return cls
-        if issubclass(known, cls):
-            return known
-        raise ValueError(
-            f"{event_type!r} is handled as {known.__name__} already, and {cls.__name__} is neither"
-            " a subclass nor a base of it; derive one from the other"
-        )
+            router._table.add_error_hook(hook)
 
 
 def _handler(

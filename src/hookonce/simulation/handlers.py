@@ -34,9 +34,9 @@ def instrumented(router: Router, *, log: CallLog, plan: FaultPlan, loop: Virtual
         loop: the event loop in which the handlers will run.
 
     """
-    return router.wrapped(
-        handler=lambda handler: _instrumented(handler, log, plan, loop),
-        error_hook=lambda hook: _in_real_time(hook, loop),
+    return Router(
+        [_instrumented(handler, log, plan, loop) for handler in router.handlers],
+        [_in_real_time(hook, loop) for hook in router.error_hooks],
     )
 
 

@@ -25,6 +25,7 @@ from ..inbox.settings import Inbox
 from ..receiver import Receiver
 from ..resources import Channel
 from ..routing.keyed import watermark_of
+from ..routing.table import HandlerTable
 from ..samples.events import make_event
 from ..sender import TWO_SIGNATURES_SECONDS
 from ..stores import open_store
@@ -218,7 +219,6 @@ class _Simulation:
         )
         self._random_posts = Random(f"{seed}:posts")  # noqa: S311 - chaos is no secret
         self._posts: list[JsonValue] = []
-        # The registered options: a subclass may override `find` and drop them by mistake.
         self._keyed = {handler.name: handler.keyed for handler in receiver.handlers}
         self._event_keys: dict[tuple[str, str], EventKey] = {}
         self._log = CallLog()
@@ -231,7 +231,8 @@ class _Simulation:
         self._endpoint = f"chaos-{token_hex(4)}"
         self._store = self._opened_store()
         self._emitted: list[Emitted] = []
-        self._types = [name for name in SUBSCRIBABLE if receiver.find(make_event(name))]
+        self._table = HandlerTable(receiver.handlers)
+        self._types = [name for name in SUBSCRIBABLE if self._table.find(make_event(name))]
         if not self._types:
             raise ValueError("this receiver has no handler for any documented event type")
 
@@ -335,7 +336,7 @@ class _Simulation:
         types = SUBSCRIBABLE if self._random.random() < _OTHER_TYPES else self._types
         event_type = self._random.choice(types)
         event = await service.emit(event_type, data=self._data(event_type))
-        handlers = tuple(handler.name for handler in self._original.find(event))
+        handlers = tuple(handler.name for handler in self._table.find(event))
         self._emitted.append(Emitted(event.id, event.type, handlers))
         for name in handlers:
             if (keyed := self._keyed.get(name)) is None:

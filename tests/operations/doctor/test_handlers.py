@@ -11,6 +11,7 @@ from hookonce import Event, Receiver, Router
 from hookonce.events import EVENT_CLASSES, CommentReceived, WebhookTest
 from hookonce.operations.doctor import Finding, Level, router_findings
 from hookonce.operations.doctor.handlers import handler_findings, type_findings
+from hookonce.routing.table import HandlerTable
 from hookonce.verification.secrets import new_secret
 
 from .findings import only
@@ -32,9 +33,8 @@ def receiver_for(*wanted: str | type[Event[Any]]) -> Receiver:
 
 def judged(*wanted: str | type[Event[Any]]) -> list[Finding]:
     receiver = receiver_for(*wanted)
-    known = receiver.parser.classes
-    unmatched = receiver.unmatched()
-    return [*handler_findings(receiver.handlers, known), *type_findings(unmatched, known)]
+    known = HandlerTable(receiver.handlers).parser.classes
+    return [*handler_findings(receiver.handlers, known), *type_findings(receiver.handlers, known)]
 
 
 class TestHandlers:
@@ -83,6 +83,16 @@ class TestTypes:
     def test_a_type_that_resembles_none_may_be_new_and_is_a_note(self) -> None:
         found = only(judged("xylophone", CommentReceived), "event_types")
         assert found.level is Level.NOTE
+
+    def test_each_unmatched_type_is_named_once_and_as_it_was_written(self) -> None:
+        wanted = ("comment.recieved", "comment.recieved", "ad.*", CommentReceived, "post.*")
+
+        def named(findings: list[Finding]) -> list[str]:
+            found = [one.found for one in findings if one.check == "event_types"]
+            return [text.split("'")[1] for text in found]
+
+        assert named(judged(*wanted)) == ["ad.*", "comment.recieved"]
+        assert named(judged(*wanted, AdPublished)) == ["comment.recieved"]
 
     @pytest.mark.parametrize("wanted", [*EVENT_CLASSES, "*", "post.*", "post.*.failed"])
     def test_a_known_type_is_fine(self, wanted: str) -> None:

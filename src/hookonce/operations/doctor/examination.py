@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...clock import system_clock
 from ...errors import SecretError
+from ...routing.table import HandlerTable
 from .findings import Finding, error_text, fault
 from .handlers import handler_findings, ledger_findings, type_findings
 from .settings import (
@@ -34,7 +35,8 @@ async def examine(
         served: whether a server with this receiver is running.
 
     """
-    receiver, classes = subject.receiver, subject.receiver.parser.classes
+    receiver = subject.receiver
+    known = HandlerTable(receiver.handlers).parser.classes
     try:
         findings = secret_findings(receiver.current_secrets())
     except SecretError as error:
@@ -44,10 +46,10 @@ async def examine(
         findings = [fault("secrets", found, "correct the provider")]
     retention_seconds = getattr(receiver.store, "retention_seconds", None)
     findings.append(retention_finding(retention_seconds))
-    findings += handler_findings(receiver.handlers, classes)
+    findings += handler_findings(receiver.handlers, known)
     store_file = getattr(receiver.store, "path", None)
     findings += await ledger_findings(receiver.handlers, retention_seconds, store_file)
-    findings += type_findings(receiver.unmatched(), classes)
+    findings += type_findings(receiver.handlers, known)
     findings.append(tolerance_finding(receiver.tolerance_seconds))
     findings += limit_findings(receiver.limits)
     if receiver.inbox is not None:

@@ -11,6 +11,7 @@ from ...errors import LedgerError
 from ...receiver import Receiver
 from ...receiver.ledgers import OWN_FILE, check_ledger, ledgers_of, shared_file_fault
 from ...routing.handler import Handler
+from ...routing.patterns import meets_any
 from ...routing.router import Router
 from ...sender import TEST_TYPE
 from .findings import Finding, fault, fine, note, warning
@@ -59,17 +60,18 @@ def handler_findings(handlers: Sequence[Handler], known: Collection[str]) -> lis
     return [fine("handlers", f"{len(handlers)}, for every known event type")]
 
 
-def type_findings(unmatched: Collection[str], known: Collection[str]) -> list[Finding]:
+def type_findings(handlers: Sequence[Handler], known: Collection[str]) -> list[Finding]:
     """Check the type strings and patterns that match no known event type.
 
     Args:
-        unmatched: strings that handlers were registered for, and that match no known type.
+        handlers: every handler of the receiver.
         known: every type that has an event class.
 
     """
     findings = []
     candidates = [*known, *_patterns_of(known)]
-    for text in sorted(unmatched):
+    written = {text for handler in handlers for text in handler.written}
+    for text in sorted(text for text in written if not meets_any(text, known)):
         likely = get_close_matches(text.lower(), candidates, n=1, cutoff=_LIKENESS)
         if likely:
             findings.append(

@@ -17,9 +17,11 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ...clock import uptime
+from ...events import EventParser
 from ...http.app import Receive, Scope, Send
 from ...logs import get_logger
 from ...receiver import Receiver
+from ...routing.table import HandlerTable
 from ...stores.time_limit import within
 from ...stores.values import DeadLetter, DeadReason, Entry
 from .access import Access
@@ -157,6 +159,9 @@ class Site:
         finally:
             self._waiting_pages -= 1
 
+    def _parser(self) -> EventParser:
+        return HandlerTable(self._receiver.handlers).parser
+
     async def _deliveries(self, request: Request) -> Response:
         filters = Filters.parse(request.query_params)
         await self._others.look()
@@ -178,10 +183,11 @@ class Site:
             return await self._missing(
                 request, "this delivery is unknown, or newer ones have replaced it"
             )
-        parser, copy = self._receiver.parser, seen.copy()
+        copy = seen.copy()
 
         def content() -> Mapping[str, object]:
-            return {"view": delivery_view(copy, parser, self._redaction), "filters": filters}
+            view = delivery_view(copy, self._parser(), self._redaction)
+            return {"view": view, "filters": filters}
 
         async with self._one_at_a_time():
             return await self._page("delivery.html", request, content=content)
@@ -234,10 +240,10 @@ class Site:
             if letter is None:
                 return await self._missing(request, "there is no such dead letter any more")
             history = self._journal.history_of(event_id)
-            copy, parser = history and history.copy(), self._receiver.parser
+            copy = history and history.copy()
 
             def content() -> Mapping[str, object]:
-                return {"view": dead_letter_view(letter, copy, parser, self._redaction)}
+                return {"view": dead_letter_view(letter, copy, self._parser(), self._redaction)}
 
             return await self._page("dead_letter.html", request, content=content)
 
