@@ -139,8 +139,8 @@ class TestAbsurdNumbers:
             await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
         if isinstance(store, SQLiteStore):
             damage_file(store, number)
-        for server in servers:
-            damage_keys(server, number)
+        if servers:
+            damage_keys(servers, number)
         await look_at_all(store)
         pass_time(LEASE)
         await look_at_all(store)
@@ -153,37 +153,52 @@ def damage_file(store: SQLiteStore, number: float) -> None:
     values = {"REAL": whole if math.isnan(number) else number, "INTEGER": whole}
     history = json.dumps([[number, number, "it failed"]])
     with closing(apsw.Connection(str(store.path))) as connection:
-        for table in ("done", "attempts", "dead", "inbox", "workers"):
-            columns = connection.execute(f"SELECT name, type FROM pragma_table_info('{table}')")
-            for name, kind in columns.fetchall():
-                if kind in values and name != "id":
-                    connection.execute(f"UPDATE {table} SET {name} = ?", (values[kind],))
-                elif name == "history":
-                    connection.execute(f"UPDATE {table} SET history = ?", (history,))
+        columns = connection.execute(
+            "SELECT m.name, c.name, c.type FROM sqlite_schema AS m, pragma_table_info(m.name) AS c"
+            " WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%'"
+            " AND NOT (c.type = 'INTEGER' AND c.pk)"
+        ).fetchall()
+        for table, name, kind in columns:
+            if kind in values:
+                connection.execute(f"UPDATE {table} SET {name} = ?", (values[kind],))
+            elif name == "history":
+                connection.execute(f"UPDATE {table} SET history = ?", (history,))
+    assert {"attempts", "dead", "done", "entries", "workers"} <= {table for table, _, _ in columns}
 
 
 DAMAGE = """
 local number = tonumber(ARGV[1]) or (ARGV[1] == 'nan' and 0/0)
-for _, name in ipairs(redis.call('KEYS', '{*:a:*')) do
+local records = redis.call('KEYS', '{*:a:*')
+for _, name in ipairs(records) do
   local found = {cmsgpack.unpack(redis.call('GET', name))}
+  local is_done = type(found[1]) == 'number'
   for place, value in ipairs(found) do
     if type(value) == 'number' then found[place] = number end
   end
+  if not is_done then found[7] = '1 ' .. ARGV[1] .. ' "it failed"' end -- the history
   redis.call('SET', name, cmsgpack.pack(unpack(found)), 'KEEPTTL')
 end
-for _, name in ipairs(redis.call('KEYS', '{*:l:*')) do
-  for _, field in ipairs({'received', 'attempts', 'at', 'until'}) do
+local damaged = 0
+local function damage(pattern, field)
+  for _, name in ipairs(redis.call('KEYS', pattern)) do
+    damaged = damaged + redis.call('HEXISTS', name, field)
     redis.call('HSET', name, field, ARGV[1])
   end
-  redis.call('HSET', name, 'history', '1 ' .. ARGV[1] .. ' "it failed"')
 end
-for _, name in ipairs(redis.call('KEYS', '{*:n:*')) do
-  redis.call('HSET', name, 'bytes', ARGV[1], 'seen', ARGV[1])
-end
+damage('{*:l:*', 'received')
+damage('{*:l:*', 'at')
+damage('{*:n:*', 'bytes')
+damage('{*:n:*', 'seen')
+return {#records, damaged}
 """
 
 
-def damage_keys(server: RedisServer, number: float) -> None:
-    """Write a number in the place of every number of a server's records."""
-    with server.client() as client:
-        client.eval(DAMAGE, 0, repr(number))
+def damage_keys(servers: list[RedisServer], number: float) -> None:
+    """Write a number in the place of every number of the servers' records."""
+    records, fields = 0, 0
+    for server in servers:
+        with server.client() as client:
+            found, damaged = client.eval(DAMAGE, 0, repr(number))
+        records, fields = records + found, fields + damaged
+    assert records >= 8
+    assert fields >= 4
