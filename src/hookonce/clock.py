@@ -58,7 +58,6 @@ def span_seconds(
     Raises:
         TypeError: it is neither; a bool is refused too.
         ValueError: it is NaN, infinite, negative or, with ``positive``, 0.
-
     """
     if isinstance(span, timedelta):
         seconds = span.total_seconds()
@@ -85,7 +84,6 @@ def unix_seconds(name: str, moment: float | datetime) -> float:
     Raises:
         TypeError: it is neither; a bool is refused too.
         ValueError: the ``datetime`` has no time zone, or the number is NaN or infinite.
-
     """
     if isinstance(moment, datetime):
         if moment.utcoffset() is None:

@@ -124,7 +124,6 @@ class VerificationError(WebhookError, WebhookVerificationError):
     Args:
         reason: the ``Refusal``, for a program to branch on.
         skew: for a timestamp outside the tolerance, our clock minus the timestamp in seconds.
-
     """
 
     def __init__(self, reason: Refusal, skew: float | None = None) -> None:
@@ -191,7 +190,6 @@ class PayloadError(WebhookError):
     Attributes:
         fault: the ``PayloadFault``, for a program to branch on.
         problems: one ``field.path: what was expected`` for each fault; never the values found.
-
     """
 
     def __init__(self, fault: PayloadFault, problems: tuple[str, ...] = ()) -> None:
@@ -233,7 +231,6 @@ class Reject(WebhookError):  # noqa: N818 - a public name: an instruction to the
 
     Args:
         reason: shown with the dead letter.
-
     """
 
     def __init__(self, reason: str = "rejected by a handler") -> None:
@@ -256,7 +253,6 @@ class Retry(WebhookError):  # noqa: N818 - a public name: an instruction to the 
     Raises:
         TypeError: it is neither a number nor a ``timedelta``.
         ValueError: it is negative, not finite, or more than 31 days.
-
     """
 
     def __init__(self, after: float | timedelta | None = None) -> None:

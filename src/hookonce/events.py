@@ -60,7 +60,6 @@ class Event(Resource, Generic[DataT]):
         created_at: when it happened. Deliveries arrive in any order; compare this to order them.
         workspace_id: the workspace in which it happened.
         data: the payload of the type.
-
     """
 
     id: str
@@ -130,7 +129,6 @@ def event_types_of(event_class: EventClass) -> tuple[str, ...]:
 
     Raises:
         TypeError: it is not an event class, or names no type.
-
     """
     if not (isinstance(event_class, type) and issubclass(event_class, Event)):
         raise TypeError(f"{event_class!r} is not an event class; derive it from hookonce.Event")
@@ -173,7 +171,6 @@ class EventParser:
         TypeError: a class names no event type.
         pydantic.errors.PydanticErrorMixin: pydantic cannot build a class, for example because an
             annotation names an undefined class.
-
     """
 
     def __init__(self, classes: Iterable[EventClass] = ()) -> None:
@@ -200,7 +197,6 @@ class EventParser:
         Raises:
             PayloadError: the body is not JSON, not an envelope, not of its type's shape, or has
                 another id; or a validator of the event class raised any error.
-
         """
         event: Event[Any]
         try:
@@ -316,7 +312,6 @@ def unwrap(
         VerificationError: the delivery is not genuine.
         PayloadError: the delivery is genuine, but its body cannot be read as an event.
         SecretError: a secret cannot be used, or there is none.
-
     """
     try:
         delivery = verify(body, headers, secrets, tolerance=tolerance, now=now)

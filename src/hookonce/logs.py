@@ -39,7 +39,6 @@ def printable(text: str, *, keep: str = "") -> str:
     Args:
         text: text from outside.
         keep: unprintable characters that are not escaped.
-
     """
     if text.isprintable():
         return text

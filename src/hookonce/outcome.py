@@ -70,7 +70,6 @@ class Outcome:
 
     Raises:
         ValueError: the sender would punish the status.
-
     """
 
     status: int

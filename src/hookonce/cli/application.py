@@ -37,7 +37,6 @@ def service_app(
 
     Raises:
         ValueError: the token is too short.
-
     """
     routes = [*receiver.routes(path), *receiver.health_routes(token=health_token), *more]
     otherwise = inspector.below(INSPECTOR_PATH, elsewhere) if inspector else elsewhere
@@ -58,7 +57,6 @@ def application_of(
 
     Raises:
         ValueError: the token is too short.
-
     """
     receivers = tuple(loaded.receivers.values())
 

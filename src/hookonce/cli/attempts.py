@@ -45,7 +45,6 @@ class Tally:
         forged: requests with a wrong signature or a changed body.
         refused: forged requests that were answered 4xx.
         accepted: forged requests that were answered 2xx, which a receiver must never do.
-
     """
 
     sent: int = 0
@@ -128,7 +127,6 @@ def print_report(
         endpoints: their state at the end.
         seed: repeats the run.
         output: where to print.
-
     """
     given_up = tally.deliveries - tally.delivered - waiting
     right = not (given_up or waiting or tally.accepted)

@@ -48,7 +48,6 @@ class Connections:
         idle_seconds: how long a client may take to send the head of a request, or to read more of
             an answer.
         refuse: the application that answers on connections beyond ``most``.
-
     """
 
     def __init__(self, most: int, *, idle_seconds: float, refuse: ASGIApp) -> None:

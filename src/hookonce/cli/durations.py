@@ -23,7 +23,6 @@ def seconds_of(text: str) -> float:
 
     Raises:
         ValueError: the text is not a time span; the message says how to write one.
-
     """
     found = _SPAN.fullmatch(text)
     if found is None:

@@ -47,7 +47,6 @@ class PacedEmitter:
         service: the service that delivers the events.
         moments: the moments of the events, in seconds after the first.
         waits: wait for an active endpoint while there is none; else stop.
-
     """
 
     def __init__(self, service: EmulatedService, moments: Iterator[float], *, waits: bool) -> None:
@@ -66,7 +65,6 @@ class PacedEmitter:
 
         Raises:
             _AllEmitted: no moment is left, or no endpoint.
-
         """
         moment = next(self._moments, None)
         if moment is None:
@@ -98,7 +96,6 @@ async def emit_all(
         seed: of the random choices.
         flow: the name of a flow to repeat; by default single events.
         types: the types of single events; by default all, at realistic rates.
-
     """
     generator = EventGenerator(seed, channels=emitter.channels)
     random = Random(f"{seed}:types")  # noqa: S311 - not for secrets
@@ -118,7 +115,6 @@ class Emulation:
         output: prints the attempts.
         tally: counts the attempts.
         secrets_file: receives new secrets.
-
     """
 
     def __init__(self, output: Output, tally: Tally, secrets_file: Path | None) -> None:
@@ -167,7 +163,6 @@ class Emulation:
             emitting: emits all events.
             port: serve the API on this port.
             key: an API key of the service; by default a new one.
-
         """
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:

@@ -38,7 +38,6 @@ def ended_by_signals(end: Callable[[], object], *, kills_at_second: bool = True)
         end: what to call.
         kills_at_second: False under a supervisor, which kills its processes itself. They may
             receive the first signal twice: from the supervisor, and from a service manager.
-
     """
     is_ending = False
 
@@ -66,7 +65,6 @@ def ended_after_this(what: str) -> Iterator[None]:
 
     Args:
         what: the work that must finish first, for the message to the operator.
-
     """
     received: list[int] = []
 
@@ -119,7 +117,6 @@ def end_with_its_threads(what_follows: str = "their events will be retried") -> 
 
     Args:
         what_follows: what happens to the events of these handlers, for the message.
-
     """
     handlers = [t for t in threading.enumerate() if t.name.startswith(THREAD_NAME_PREFIX)]
     for thread in handlers:

@@ -52,7 +52,6 @@ class EventList(Generic[E]):
         count: returns how many there are, from the counts of a store.
         record: returns the printed fields of one event.
         columns: the headings of the fields, as in ``Output.table``.
-
     """
 
     name: str
@@ -131,7 +130,6 @@ def print_list(
         as_json: print one JSON object a line.
         endpoint: only events of this endpoint.
         wanted: the other filters, as the store's method takes them.
-
     """
     output = Output(as_json=as_json)
 
@@ -186,7 +184,6 @@ def print_one(
         endpoint: only at this endpoint.
         raw: write only the body, byte for byte.
         as_json: print one JSON object.
-
     """
     if len(event_ids) != 1:
         raise click.UsageError(f"name one event by its id, not {len(event_ids)}")
@@ -266,7 +263,6 @@ def change_selected(
         is_wanted: without ids, whether to change a listed event.
         nothing: what to print if no event was chosen.
         as_json: print one JSON object a line.
-
     """
     output = Output(as_json=as_json)
 

@@ -84,7 +84,6 @@ class Loaded(NamedTuple):
     Attributes:
         named: the object; with --factory, the object that the function returned.
         receivers: the receivers of the object by path, or the object itself.
-
     """
 
     named: object
@@ -172,7 +171,6 @@ def import_named(name: str, *, factory: bool = False) -> object:
 
     Raises:
         LookupError: there is no such module, object or factory; the text says which.
-
     """
     module_name, colon, attribute = name.partition(":")
     if not (all(module_name.split(".")) and colon and all(attribute.split("."))):

@@ -24,7 +24,6 @@ def metrics_of(receivers: Sequence[Receiver], path: str) -> list[Route]:
     Args:
         receivers: those to observe.
         path: the path of deliveries.
-
     """
     if path.rstrip("/") == "/metrics":
         raise click.BadParameter("/metrics is the path of the metrics", param_hint="--path")

@@ -93,7 +93,6 @@ class Output:
 
     Args:
         as_json: print NDJSON.
-
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -123,7 +122,6 @@ class Output:
             records: the rows.
             columns: the heading of each column by the name of its field.
             nothing: the line for people if there are no records.
-
         """
         if not records:
             self.say(nothing)

@@ -137,7 +137,6 @@ def asking(file: SecretsFile, if_lost: str) -> Iterator[Callable[[str, str], Non
     Args:
         file: holds no secret of another endpoint.
         if_lost: what to add to an error after which the service may have issued a secret.
-
     """
     file.prove_replaceable()
     is_kept = False

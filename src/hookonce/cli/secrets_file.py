@@ -35,7 +35,6 @@ class OpenRotation(NamedTuple):
     Attributes:
         webhook_id: the endpoint.
         at: when the service gave the new secret.
-
     """
 
     webhook_id: str
@@ -57,7 +56,6 @@ def without_old_secret(text: str) -> str:
 
     Raises:
         SecretError: there are three secrets or more, so that nobody knows which is the old one.
-
     """
     _, *old = secret_lines(text)
     if len(old) > 1:
@@ -83,7 +81,6 @@ class SecretsFile:
         Raises:
             BlockingIOError: another command holds the lock.
             OSError: the folder cannot be opened.
-
         """
         # Not a lock on the file itself: the next command would lock the file that replaced it.
         self._folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -99,7 +96,6 @@ class SecretsFile:
         Raises:
             SecretError: the file is not UTF-8 text, or holds a secret that cannot be used.
             OSError: the file cannot be read.
-
         """
         try:
             if self.path.is_symlink():
@@ -128,7 +124,6 @@ class SecretsFile:
 
         Raises:
             OSError: the file cannot be replaced, for example because it is a mount point.
-
         """
         before = self.path.lstat() if self.path.exists() else None
         if mode is None:

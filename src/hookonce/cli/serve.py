@@ -246,7 +246,6 @@ class _Server(uvicorn.Server):
         connections: those of the server.
         before_end: called when the shutdown begins; it ends live pages, which never end alone.
         after_start: called with the port when the server accepts connections.
-
     """
 
     def __init__(
@@ -368,7 +367,6 @@ async def serving(app: ASGIApp, port: int) -> AsyncIterator[str]:
 
     Raises:
         CannotBegin: the port is taken, or the application does not start.
-
     """
     # IPPROTO_TCP, not 0: else asyncio leaves Nagle's algorithm on, which delays answers by 40 ms.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:

@@ -51,7 +51,6 @@ def store_argument(ids: str = "") -> Callable[[Callable[..., None]], Callable[..
 
     Args:
         ids: the name of the ids in the help; without it the command takes no ids.
-
     """
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:

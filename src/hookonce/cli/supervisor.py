@@ -68,7 +68,6 @@ class Member:
 
         Args:
             end_seconds: how long its shutdown may take before the supervisor kills it.
-
         """
         with suppress(OSError):  # the supervisor is gone; the thread ends this process
             self._line.sendall(f"{os.getpid()} {end_seconds}\n".encode())
@@ -91,7 +90,6 @@ def supervised(count: int, announcement: str, listeners: Sequence[socket.socket]
         count: how many processes.
         announcement: what the log says when the first process is ready.
         listeners: sockets that the processes share; the supervisor closes its copies at the end.
-
     """
     if not hasattr(os, "fork"):
         raise CannotBegin("--processes needs os.fork, which this system lacks; leave it out")

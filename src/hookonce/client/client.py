@@ -36,7 +36,6 @@ class Channels:
 
         Args:
             include_disconnected: return disconnected channels as well.
-
         """
         wanted: Literal["true"] | None = "true" if include_disconnected else None
         query = {"includeDisconnected": wanted}
@@ -72,7 +71,6 @@ class Client:
     Raises:
         ApiKeyError: the key cannot be used, or there is none.
         ValueError: another argument cannot be used; the message says what to do.
-
     """
 
     def __init__(

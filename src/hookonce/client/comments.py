@@ -37,7 +37,6 @@ class Comments:
             q: only comments whose text contains this, in upper or lower case.
             post_id: only comments on this post.
             page_size: items in one request, at most 100.
-
         """
         query = {
             "status": status,
@@ -60,7 +59,6 @@ class Comments:
         Raises:
             PlatformError: the platform rejects the reply.
             ValueError: the text is empty or too long.
-
         """
         path = f"/v1/comments/{segment(comment_id)}/reply"
         operation = Operation("POST", path, body=ReplyInput(text=text))

@@ -93,7 +93,6 @@ class Operation:
         query: parameters; a parameter that is None is not sent.
         body: sent as JSON, or None.
         is_repeatable: whether the operation is idempotent, so that the client may repeat it.
-
     """
 
     method: str
@@ -114,7 +113,6 @@ class Connection:
         watch: reads the quota from every answer.
         allow_http: allow http to hosts other than this machine.
         transport: the transport of httpx2; the network by default.
-
     """
 
     def __init__(
@@ -172,7 +170,6 @@ class Connection:
             NoAnswerError: no answer came.
             UnreadableAnswerError: the answer does not follow the interface.
             ApiKeyError: the provider of the key has no usable key.
-
         """
         left, attempt = self._patience, 1
         while isinstance(outcome := await self._attempt(operation), _Failure):
@@ -208,7 +205,6 @@ class Connection:
 
         Raises:
             UploadError: the storage did not accept the file.
-
         """
         fault = self._fault_of_upload(url)
         if fault is not None:
@@ -343,7 +339,6 @@ class _Way:
     Attributes:
         was_sent: whether the service may have received a part of the request.
         went_inward: whether a new connection led to this machine or to a private network.
-
     """
 
     def __init__(self, request: httpx2.Request, *, may_go_inward: bool) -> None:
@@ -385,7 +380,6 @@ class _Answer:
         headers: the headers.
         content: the decoded bytes; empty if nobody reads them.
         fault: why the content is not read, or None.
-
     """
 
     status: int
@@ -440,7 +434,6 @@ class _Failure:
         retry_after: the seconds of the Retry-After header, or None.
         is_certain: whether the service certainly did nothing.
         is_lasting: whether a repetition would fail too.
-
     """
 
     error: ClientError
@@ -467,7 +460,6 @@ class _Watched:
 
     Attributes:
         error: the read error, or None.
-
     """
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:

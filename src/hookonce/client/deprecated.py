@@ -29,7 +29,6 @@ def current_names(post: PostLike) -> PostInput:
         ValueError: an old name and its new name hold different values; or the interface does not
             list a name (a post with a misspelt caption would replace the old caption with none).
             Pydantic's ``ValidationError``, for a mapping that is not a post, is a ValueError too.
-
     """
     if not isinstance(post, PostInput):
         post = PostInput.model_validate(post)

@@ -43,7 +43,6 @@ class NoAnswerError(ClientError):
         reason: what happened instead.
         may_have_arrived: whether the service may have carried out the request. If true, check
             before you repeat it; if false, the service did nothing.
-
     """
 
     def __init__(self, method: str, path: str, reason: str, *, may_have_arrived: bool) -> None:
@@ -67,7 +66,6 @@ class UnreadableAnswerError(ClientError):
         path: the path without its query.
         status: the HTTP status; after a 2xx the service has carried out the request.
         problems: where the answer is wrong; never the values found.
-
     """
 
     def __init__(self, method: str, path: str, status: int, problems: tuple[str, ...]) -> None:
@@ -89,7 +87,6 @@ class UploadError(ClientError):
         media_id: the reserved id, which stays unfinished.
         reason: what happened.
         status: the HTTP status of the storage, or None if no answer came.
-
     """
 
     def __init__(self, media_id: str, reason: str, status: int | None = None) -> None:
@@ -116,7 +113,6 @@ class ApiError(ClientError):
         hint: what to do next, or None.
         details: more, in a shape that depends on the code; or None.
         retry_after_seconds: how long to wait before a repetition, or None.
-
     """
 
     def __init__(

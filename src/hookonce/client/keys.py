@@ -40,7 +40,6 @@ class Key:
 
     Raises:
         ApiKeyError: the key cannot be used.
-
     """
 
     __slots__ = ("_read",)
@@ -79,7 +78,6 @@ class EnvironmentKey:
 
     Raises:
         ApiKeyError: the variable is not set, or does not hold a key.
-
     """
 
     def __init__(self, variable: str = KEY_VARIABLE) -> None:
@@ -102,7 +100,6 @@ class FileKey:
 
     Raises:
         ApiKeyError: in the constructor, if the file cannot be read or does not hold a key.
-
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -26,7 +26,6 @@ def texts(name: str, values: Iterable[str]) -> list[str]:
         TypeError: it is a single text, which Python would split into letters, or not a list of
             texts.
         ValueError: a text is empty, perhaps a variable that is not set: it would select everything.
-
     """
     listed = [values] if isinstance(values, str | bytes) else [*values]
     if isinstance(values, str | bytes) or not all(isinstance(one, str) for one in listed):
@@ -64,7 +63,6 @@ class Listing(Generic[R]):
 
         Args:
             cursor: the ``next_cursor`` of the page before; by default start at the first page.
-
         """
         seen = {cursor}
         empty = 0

@@ -63,7 +63,6 @@ class MediaLibrary:
         Args:
             kind: only images, or only videos.
             page_size: items in one request, at most 100.
-
         """
         query = {"type": kind, "limit": page_size}
         return Listing(self._connection, Page[Media], "/v1/media", query)
@@ -78,7 +77,6 @@ class MediaLibrary:
             mime: the media type.
             size: in bytes.
             folder_id: the folder for the file.
-
         """
         body = UploadInput(filename=filename, mime=mime, size=size, folder_id=folder_id)
         operation = Operation("POST", "/v1/media/uploads", body=body)
@@ -99,7 +97,6 @@ class MediaLibrary:
             width: in pixels; several platforms reject media without it.
             height: likewise.
             duration_ms: the length of a video.
-
         """
         completion = UploadCompletion(width=width, height=height, duration_ms=duration_ms)
         body = completion if completion.model_dump() else None
@@ -143,7 +140,6 @@ class MediaLibrary:
             ValueError: the name, type or size is missing and cannot be derived; or the source has
                 more or fewer bytes than its size; or ``seconds`` is not above 0.
             OSError: the file cannot be read.
-
         """
         seconds = span_seconds("seconds", seconds, positive=True)
         if isinstance(source, str | os.PathLike):

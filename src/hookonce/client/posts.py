@@ -77,7 +77,6 @@ class Posts:
             from_: likewise.
             to: likewise.
             page_size: items in one request, at most 100.
-
         """
         query = {
             "status": status,

@@ -17,7 +17,6 @@ class Quota(NamedTuple):
         limit: requests in a day.
         remaining: requests that are left.
         reset: the text of ``x-ratelimit-reset``, or None; the interface does not show its unit.
-
     """
 
     limit: int
@@ -35,7 +34,6 @@ class QuotaWatch:
     Args:
         listener: called once, and again only after more was left in between.
         reserve: which part of the limit is little.
-
     """
 
     def __init__(self, listener: QuotaListener | None, reserve: float) -> None:

@@ -50,7 +50,6 @@ class Webhooks:
             description: a name for people.
             keep: called with the secret, and with the endpoint's id if the answer has one, before
                 the answer is parsed: an unreadable answer must not lose the secret.
-
         """
         body = WebhookInput(url=url, events=texts("events", events), description=description)
         operation = Operation("POST", "/v1/webhooks", body=body)
@@ -76,7 +75,6 @@ class Webhooks:
 
         Raises:
             ValueError: every field is None.
-
         """
         body = WebhookChange(
             url=url,
@@ -125,7 +123,6 @@ class Webhooks:
         Args:
             webhook_id: the endpoint.
             page_size: items in one request, at most 100.
-
         """
         path, query = f"{_path(webhook_id)}/deliveries", {"limit": page_size}
         return Listing(self._connection, Page[WebhookDelivery], path, query)
@@ -141,7 +138,6 @@ class Webhooks:
         Args:
             webhook_id: the endpoint.
             keep: as for ``create``.
-
         """
         operation = Operation("POST", f"{_path(webhook_id)}/rotate-secret")
         return await self._issued(operation, keep)

@@ -32,7 +32,6 @@ class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
 
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
-
     """
 
     def __init__(self, database: str | PathLike[str], **options: Unpack[LedgerOptions]) -> None:

@@ -27,7 +27,6 @@ class AsyncpgLedger(SQLLedger["PoolConnectionProxy[Any]"]):
 
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
-
     """
 
     def __init__(

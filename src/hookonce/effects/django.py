@@ -38,7 +38,6 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
 
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
-
     """
 
     def __init__(self, using: str = "default", **options: Unpack[LedgerOptions]) -> None:

@@ -24,7 +24,6 @@ class Effect(NamedTuple):
         endpoint: the name of the receiving endpoint, at most 64 characters.
         event_id: the webhook-id, at most 512 characters.
         handler: the handler's stable name, at most 200 characters.
-
     """
 
     endpoint: str
@@ -40,7 +39,6 @@ class Latest(NamedTuple):
         watermark: when the event was created, and its id.
         drop_ties: leave the event out also if another event, created at the same moment, has
             succeeded.
-
     """
 
     key_lock: KeyLock
@@ -94,7 +92,6 @@ class Ledger(AnyLedger[T], Protocol[T]):
 
         Raises:
             LedgerError: a committed row says "begun": somebody committed before the handler's end.
-
         """
         ...
 

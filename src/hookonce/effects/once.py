@@ -72,7 +72,6 @@ class Once(Generic[T]):
 
     Args:
         ledger: where effects are recorded.
-
     """
 
     def __init__(self, ledger: Ledger[T]) -> None:

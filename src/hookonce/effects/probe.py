@@ -36,7 +36,6 @@ async def check(ledger: AnyLedger[Any]) -> None:
 
     Raises:
         LedgerError: it cannot; the message says what to do.
-
     """
     await on_ledger(ledger, _Probe(type(ledger).__name__, keeps_watermarks(ledger)).run)
 

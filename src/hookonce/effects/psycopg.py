@@ -28,7 +28,6 @@ class PsycopgLedger(SQLLedger[AsyncConnection[Any]]):
 
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
-
     """
 
     def __init__(
@@ -75,7 +74,6 @@ class SyncPsycopgLedger(SyncSQLLedger[Connection[Any]]):
 
     Raises:
         ValueError: as for ``PsycopgLedger``.
-
     """
 
     def __init__(

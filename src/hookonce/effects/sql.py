@@ -42,7 +42,6 @@ class LedgerOptions(TypedDict, total=False):
         retention: how long a row stays, at least 26 hours and not shorter than the store remembers
             a handled event; a watermark stays that long after its last advance. 15 days.
         clock: Unix time in seconds.
-
     """
 
     table: str

@@ -70,7 +70,6 @@ class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
 
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
-
     """
 
     def __init__(
@@ -125,7 +124,6 @@ class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
 
     Raises:
         ValueError: as for ``SQLAlchemyLedger``.
-
     """
 
     def __init__(
@@ -184,7 +182,6 @@ def ledger_tables(metadata: MetaData, name: str = TABLE) -> tuple[Table, Table]:
 
     Returns:
         The tables of effects and of watermarks.
-
     """
     return _table(metadata, name, EFFECTS), _table(metadata, watermarks_table(name), WATERMARKS)
 

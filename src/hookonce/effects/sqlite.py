@@ -51,7 +51,6 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
 
     Raises:
         ValueError: the retention is too short, or the table's name needs quoting.
-
     """
 
     def __init__(

@@ -55,7 +55,6 @@ class Statements:
             one. None if the number of rows that ``advance`` changed says so.
         prune: (moment, limit) deletes rows recorded earlier; one statement for each table.
         erase: (key) deletes a row; one statement for each table.
-
     """
 
     __slots__ = (
@@ -126,7 +125,6 @@ def statements_of(dialect: str, table: str, placeholders: tuple[str, ...]) -> St
     Raises:
         LedgerError: the dialect is unknown.
         ValueError: the table's name needs quoting.
-
     """
     if dialect not in DIALECTS:
         raise LedgerError(f"there is no ledger for {dialect}; there is for {', '.join(DIALECTS)}")

@@ -64,7 +64,6 @@ def create_sql(dialect: str, table: str = TABLE) -> str:
 
     Raises:
         ValueError: the dialect is unknown, or the name needs quoting.
-
     """
     return "".join(f"{statement};\n" for statement in create_statements(dialect, table))
 

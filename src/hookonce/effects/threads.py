@@ -31,7 +31,6 @@ class InThread(Generic[T]):
 
     Args:
         ledger: the ledger for threads.
-
     """
 
     def __init__(self, ledger: SyncLedger[T]) -> None:

@@ -30,7 +30,6 @@ class KeyRow:
     Attributes:
         resource: the key as the interface shows it.
         expires_at: when it expires, in Unix seconds, or None.
-
     """
 
     resource: ApiKey
@@ -43,7 +42,6 @@ class Keys:
 
     Args:
         service: the first part of every key.
-
     """
 
     def __init__(self, service: str) -> None:
@@ -81,7 +79,6 @@ class Keys:
 
         Raises:
             ValueError: there is no such role, or the workspace has too many keys.
-
         """
         if role not in ROLES:
             raise ValueError(f"there is no role {role!r}; there are {', '.join(ROLES)}")
@@ -109,7 +106,6 @@ def presented_key(headers: Mapping[str, str]) -> str:
 
     Args:
         headers: the headers by their names in lower case.
-
     """
     return bearer_of(headers.get("authorization", "")) or headers.get("x-api-key", "")
 
@@ -123,7 +119,6 @@ class RemainingQuota:
         remaining: how many requests are left.
         reset_at: when the next day begins, in Unix seconds.
         is_exceeded: whether the request was over the limit.
-
     """
 
     limit: int

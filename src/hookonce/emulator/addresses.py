@@ -31,7 +31,6 @@ async def check_url(url: str, *, allow_loopback: bool) -> None:
     Raises:
         RefusedError: ``webhook.url_private``; or ``validation.failed`` for a text that is no URL,
             a scheme other than https, or a host that does not resolve.
-
     """
     parts = _parts(url)
     if parts.scheme not in ({"https", "http"} if allow_loopback else {"https"}):

@@ -37,7 +37,6 @@ class Api:
         backend: what the operations work with.
         keys: the API keys.
         quota: the daily quota.
-
     """
 
     def __init__(self, backend: Backend, keys: Keys, quota: DailyQuota) -> None:

@@ -27,7 +27,6 @@ class App:
         publishing: publishes posts.
         timeline: the service's time.
         emit: emits an event, given its type and data.
-
     """
 
     def __init__(
@@ -96,7 +95,6 @@ class App:
             channel_id: the channel's id.
             status: ``needs_reconnect`` or ``error``.
             reason: the channel's ``statusReason``.
-
         """
         steps = {"needs_reconnect": ChannelStep.EXPIRE, "error": ChannelStep.BREAK}
         if status not in steps:

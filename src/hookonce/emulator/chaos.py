@@ -80,7 +80,6 @@ class Plan:
         loses_answer: whether the sender never sees the answer.
         replays: whether an attacker replays an earlier delivery.
         rotates: whether the secret is rotated before the attempt.
-
     """
 
     disturbance: Disturbance | None = None
@@ -106,7 +105,6 @@ class Chaos:
     Attributes:
         rate: the probability that an attempt is disturbed, from 0 to 1.
         kinds: the kinds to choose from; all by default.
-
     """
 
     rate: float = 0.3
@@ -123,7 +121,6 @@ class Chaos:
             seed: determines every random draw.
             delivery: the number of the delivery, from 1.
             attempt: the number of the attempt, from 1.
-
         """
         random = Random(f"{seed}:{delivery}:{attempt}")  # noqa: S311 - chaos is no secret
         hit = random.random() < self.rate
@@ -144,7 +141,6 @@ class Chaos:
             seed: determines the bursts.
             count: how many events.
             per_second: how many events on average; a pause follows each burst.
-
         """
         random = Random(f"{seed}:moments")  # noqa: S311 - chaos is no secret
         bursts = Disturbance.BURST in self.kinds

@@ -42,7 +42,6 @@ class PostFindings:
         blockers: other errors that would refuse the post.
         warnings: problems that do not refuse the post.
         x_credits: how many credits the post costs.
-
     """
 
     mode: PostMode
@@ -93,7 +92,6 @@ def check(post: PostRow, mode: PostMode, workspace: WorkspaceState, now: float) 
         mode: draft, schedule, now or queue.
         workspace: the workspace of the post.
         now: Unix seconds.
-
     """
     targets = [target for target in post.targets if target.status != "published"]
     scheduled_at = post.scheduled_at

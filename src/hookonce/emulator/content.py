@@ -32,7 +32,6 @@ class Slot:
     Attributes:
         weekday: 0 is Monday.
         minute: the minute of the day.
-
     """
 
     weekday: int
@@ -46,7 +45,6 @@ class ChannelRow:
     Attributes:
         resource: the channel as the interface shows it.
         slots: when its queue publishes.
-
     """
 
     resource: Channel
@@ -79,7 +77,6 @@ class TargetRow:
     Attributes:
         tries: how often the service has tried to publish it.
         tries_left: how many more tries there are before the service gives up.
-
     """
 
     id: str
@@ -126,7 +123,6 @@ class PostRow:
         mode: the mode that the post was last saved with.
         unsent_status: the post's status while no target was sent.
         is_released: whether publishing has started, at its time or by the publish operation.
-
     """
 
     id: str
@@ -198,7 +194,6 @@ class MediaRow:
         token: the last part of the upload address.
         content: the bytes, after they have arrived.
         expires_at: when the upload address becomes invalid, in Unix seconds.
-
     """
 
     id: str
@@ -247,7 +242,6 @@ class CommentRow:
         number: counts the workspace's rows in the order of their arrival.
         created_at: when it was written; if that is unknown, when it arrived.
         post_id: the post that it belongs to.
-
     """
 
     resource: Comment

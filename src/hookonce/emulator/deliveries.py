@@ -45,7 +45,6 @@ class Deliveries:
 
     Attributes:
         notices: the notices to the workspace's owner and admins.
-
     """
 
     def __init__(

@@ -21,7 +21,6 @@ class PlatformFault:
         rate: the probability of a failure, from 0 to 1.
         times: how many failures remain; None means no limit.
         for_good: whether the service gives up at once; otherwise it tries again.
-
     """
 
     error: TargetError
@@ -52,7 +51,6 @@ class Faults:
         platforms: the fault of each channel's platform, by channel id; None stands for all others.
         slowness: the additional seconds of each channel's platform, by channel id, likewise.
         lost: how many events of a type will get no delivery; None stands for any type.
-
     """
 
     platforms: dict[str | None, PlatformFault] = field(default_factory=dict)
@@ -86,7 +84,6 @@ class FaultInjection:
     Args:
         channels: the ids of the workspace's channels.
         faults: receives the faults.
-
     """
 
     def __init__(self, channels: Container[str], faults: Faults) -> None:
@@ -116,7 +113,6 @@ class FaultInjection:
         Raises:
             LookupError: there is no such channel.
             ValueError: ``rate`` is not from 0 to 1, or ``times`` is below 1.
-
         """
         error = TargetError(code=code, message=message)
         self._faults.platforms[self._known(channel)] = PlatformFault(error, rate, times, for_good)
@@ -127,7 +123,6 @@ class FaultInjection:
         Raises:
             LookupError: there is no such channel.
             ValueError: ``seconds`` is negative or not finite.
-
         """
         self._faults.slowness[self._known(channel)] = span_seconds("seconds", seconds)
 

@@ -120,7 +120,6 @@ class EventGenerator:
 
     Attributes:
         channels: the workspace's channels.
-
     """
 
     def __init__(
@@ -160,7 +159,6 @@ class EventGenerator:
             event_type: a type of the interface (Events: Event types). The data of ``webhook.test``
                 is not shown there, so it is empty, as it is for unknown types.
             channel: the channel of the event; any of the workspace's by default.
-
         """
         channel = channel or self._random.choice(self.channels)
         match event_type:

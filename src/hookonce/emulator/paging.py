@@ -55,7 +55,6 @@ def page_of(
 
     Raises:
         RefusedError: ``validation.failed``.
-
     """
     size = _DEFAULT_SIZE if limit is None else _size(limit)
     if cursor is not None:

@@ -39,7 +39,6 @@ class Publishing:
         faults: how platforms fail.
         emit: emits an event, given its type and data.
         seed: determines every random draw.
-
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class Publishing:
             mode: draft, schedule, now or queue.
             scheduled_at: the time of publishing; for mode queue the time of the slot.
             needs_approval: whether the post waits for approval.
-
         """
         self.withdraw(post)
         post.mode, post.scheduled_at, post.is_released = mode, scheduled_at, False

@@ -53,7 +53,6 @@ class Notice:
         endpoint_id: the endpoint's id.
         reason: why it was disabled.
         at: Unix seconds.
-
     """
 
     endpoint_id: str
@@ -197,7 +196,6 @@ class DeliveryAttempt:
         is_genuine: whether a secret of the endpoint signed it and it arrived unchanged.
         is_extra: whether it is a copy, a replay or a forgery. Such a request is not one of the
             delivery's attempts, and its result changes nothing.
-
     """
 
     delivery_id: str

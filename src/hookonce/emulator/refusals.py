@@ -22,7 +22,6 @@ class Issue:
     Attributes:
         field: its path, such as ``events.0``; empty for the body as a whole.
         message: what is wrong.
-
     """
 
     field: str
@@ -36,7 +35,6 @@ class RefusedError(Exception):
         status: the HTTP status.
         body: the value of ``error`` in the answer: code, kind, message, hint and details.
         headers: additional headers of the answer.
-
     """
 
     def __init__(
@@ -180,7 +178,6 @@ def refused(
         issues: which fields are wrong, for ``error.details``.
         headers: additional headers of the answer.
         values: fill the placeholders in the message and the hint.
-
     """
     status, kind, message, hint = _REFUSALS[code]
     return RefusedError(
@@ -200,7 +197,6 @@ def no_such(resource: str, name: str) -> RefusedError:
     Args:
         resource: the first part of the code, such as ``post``.
         name: the word for people.
-
     """
     return RefusedError(
         404,

@@ -21,7 +21,6 @@ class PlanLimits:
         requests_per_day: API calls by all keys together; 0 means no API access.
         keys: API keys.
         webhooks: webhook endpoints.
-
     """
 
     requests_per_day: int
@@ -49,7 +48,6 @@ class Allowances:
             workspace's time zone; None means no limit.
         x_credits: the credits for posts to X; None means no limit.
         storage_bytes: the total size of media. The emulator keeps their bytes in memory.
-
     """
 
     scheduled_posts_per_month: int | None = None

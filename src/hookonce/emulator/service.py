@@ -115,7 +115,6 @@ class EmulatedService:
     Raises:
         ValueError: an argument is not valid; the message says what to do.
         SecretError: the secret is not valid.
-
     """
 
     def __init__(
@@ -265,7 +264,6 @@ class EmulatedService:
             LookupError: there is no such endpoint.
             ValueError: ``data`` does not fit the type; or it is the test event, for which there is
                 ``test``.
-
         """
         chosen = self.workspace.endpoints.values() if endpoint is None else [self._row(endpoint)]
         emitted = self._event(event, data, event_id, extra=extra)
@@ -300,7 +298,6 @@ class EmulatedService:
         Args:
             endpoint: the endpoint's id; optional if there is only one endpoint.
             secret: the new secret; random by default.
-
         """
         row = self._row(endpoint)
         if secret is not None:
@@ -343,7 +340,6 @@ class EmulatedService:
         Raises:
             ValueError: there is no such role, the plan allows no more keys, or ``expires_at`` has
                 no time zone.
-
         """
         if expires_at is not None:
             expires_at = unix_seconds("expires_at", expires_at)
@@ -382,7 +378,6 @@ class EmulatedService:
         Raises:
             RuntimeError: time flows by itself.
             ValueError: the time is negative, or a number is not finite.
-
         """
         more = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
         step = span_seconds("delta", delta) + span_seconds("advance()", more)
@@ -425,7 +420,6 @@ class EmulatedService:
             endpoint: the id of an endpoint, for its deliveries only.
             event_id: the id of an event, for its deliveries only.
             status: pending, delivered or failed.
-
         """
         return [
             row.to_resource()

@@ -30,7 +30,6 @@ def delivery_headers(
         attempt: the number of the attempt, from 1.
         signed_at: Unix seconds.
         service: the name in the service's own headers.
-
     """
     # Whole seconds: a fraction close to 1 would be rounded up to the next second.
     second = int(signed_at)

@@ -136,7 +136,6 @@ def status_of(targets: Iterable[str], unsent: str) -> str:
     Args:
         targets: the statuses of its targets.
         unsent: the status of the post while no target was sent: draft, pending or scheduled.
-
     """
     statuses = set(targets) - {"skipped"}
     if statuses & {"queued", "publishing"}:

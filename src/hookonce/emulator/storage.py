@@ -39,7 +39,6 @@ class Storage:
 
     Args:
         workspace: the workspace of the media.
-
     """
 
     def __init__(self, workspace: WorkspaceState) -> None:
@@ -79,7 +78,6 @@ class Storage:
         Raises:
             RefusedError: the request differs from what ``reserve`` returned, or the bytes differ
                 from the announced size or type.
-
         """
         row = next((row for row in self._workspace.media.values() if row.token == token), None)
         if row is None or now >= row.expires_at or row.status != "uploading":

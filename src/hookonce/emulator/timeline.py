@@ -29,7 +29,6 @@ class VirtualClock:
 
     Args:
         start: an aware ``datetime`` or Unix seconds; now by default.
-
     """
 
     def __init__(self, start: float | datetime | None = None) -> None:
@@ -69,7 +68,6 @@ class ServiceTime:
     Args:
         source: a clock, or a movable clock.
         speed: how many seconds of the schedule pass in one second of the source.
-
     """
 
     def __init__(self, source: TimeSource, speed: float = 1.0) -> None:
@@ -117,7 +115,6 @@ class Timeline:
 
     Args:
         time: the service's time.
-
     """
 
     def __init__(self, time: ServiceTime) -> None:
@@ -156,7 +153,6 @@ class Timeline:
             moment: Unix seconds in the service's time.
             owner: the name for ``forget`` and ``do_due``.
             work: a function that does the work.
-
         """
         self._count += 1
         heapq.heappush(self._due, _Due(moment, self._count, owner, work))
@@ -188,7 +184,6 @@ class Timeline:
 
         Raises:
             RuntimeError: time flows by itself.
-
         """
         if self._is_flowing:
             raise RuntimeError("time flows by itself at this service; wait with `settle`")

@@ -39,7 +39,6 @@ class Network:
     Attributes:
         body_seconds: how long the body takes.
         breaks: where the connection breaks, if it does.
-
     """
 
     body_seconds: float = 0.0
@@ -91,7 +90,6 @@ class InProcess:
 
     Args:
         others: opens the transport for all other URLs, when it is first needed.
-
     """
 
     def __init__(self, others: Callable[[], AbstractAsyncContextManager[Transport]]) -> None:

@@ -39,7 +39,6 @@ class Wire:
         answer_seconds: how long an answer may take.
         flows: whether time flows; if it stands still, a slow connection takes no time.
         note: receives every request with its result.
-
     """
 
     def __init__(

@@ -45,7 +45,6 @@ class WorkspaceState:
         media: images and videos by id, oldest first.
         comments: comments by other people by id, in the order of their arrival.
         x_credits: how many X credits each post cost, by the post's id.
-
     """
 
     id: str

@@ -56,7 +56,6 @@ class WorkspaceData(Described):
             day's quota.
         faults: failing platforms.
         slow: slow platforms.
-
     """
 
     id: str | None = None
@@ -107,7 +106,6 @@ class WorkspaceData(Described):
             ValueError: the file is not valid; the message says why.
             OSError: the file cannot be read.
             ImportError: the file is YAML, and PyYAML is not installed.
-
         """
         path = Path(path)
         text = path.read_text("utf-8")
@@ -127,7 +125,6 @@ class WorkspaceData(Described):
 
         Raises:
             ValueError: there is no such plan.
-
         """
         return WorkspaceState(
             id=self.id or default_id,
@@ -156,7 +153,6 @@ class WorkspaceData(Described):
 
         Raises:
             ValueError: a post or comment names an unknown channel.
-
         """
         if self.channels is None:
             rows = [ChannelRow(channel, slots_of()) for channel in channels]

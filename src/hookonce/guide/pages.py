@@ -23,7 +23,6 @@ class Page:
     Attributes:
         topic: the name of its file without ``.md``, and its name in ``hookonce guide TOPIC``.
         text: the Markdown of the file.
-
     """
 
     topic: str
@@ -50,7 +49,6 @@ class Hit:
         topic: the page.
         heading: the heading above the line.
         line: the line, without white space around it.
-
     """
 
     topic: str
@@ -82,7 +80,6 @@ def page(topic: str) -> Page:
 
     Raises:
         LookupError: the guide has no such page.
-
     """
     if topic == _REFERENCE:
         return Page(topic, reference())

@@ -78,7 +78,6 @@ class Name:
         doc: the docstring, or the text below a constant; may be empty.
         home: the module that defines it, where the names in its signature have their meaning.
         is_member: whether the name belongs to a class.
-
     """
 
     path: str
@@ -111,7 +110,6 @@ def public_names(module: str) -> Iterator[Name]:
 
     Args:
         module: a key of ``MODULES``.
-
     """
     for name in MODULES[module] or _exported(module):
         home, node, doc = definition(module, name)
@@ -153,7 +151,6 @@ def definition(module: str, name: str) -> tuple[str, ast.stmt, str]:
 
     Raises:
         LookupError: the module neither defines nor imports the name.
-
     """
     if module.partition(".")[0] != "hookonce":
         raise LookupError(f"{module} is another package's")

@@ -94,7 +94,6 @@ class DeliveryApp:
         handle: the receiver's pipeline.
         limits: the size and time limits of a body.
         unread: is called with an answer given without the body, and the seconds it took.
-
     """
 
     def __init__(
@@ -160,7 +159,6 @@ def delivery_routes(
 
     Raises:
         ValueError: the path does not start with a slash.
-
     """
     check_path(path)
     guarded: ASGIApp = app
@@ -197,7 +195,6 @@ def application(
         routes: the routes, first match first.
         lifespan: makes the context that is open while the application runs.
         otherwise: answers requests that match no route.
-
     """
     return Router(list(routes), redirect_slashes=False, default=otherwise, lifespan=lifespan)
 

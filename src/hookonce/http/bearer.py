@@ -18,7 +18,6 @@ def check_token(token: str | None, whose: str) -> None:
 
     Raises:
         ValueError: it is missing, too short or not ASCII.
-
     """
     if token is None or len(token) < _LEAST_TOKEN or not token.isascii():
         raise ValueError(

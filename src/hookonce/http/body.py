@@ -27,7 +27,6 @@ class RefusedError(Exception):
 
     Attributes:
         outcome: the answer.
-
     """
 
     def __init__(self, outcome: Outcome) -> None:
@@ -47,7 +46,6 @@ class PartialBody:
         pieces: its bytes.
         size: the number of bytes that have arrived.
         is_evicted: whether the budget has dropped the bytes to make room for other bodies.
-
     """
 
     pieces: list[bytes]
@@ -63,7 +61,6 @@ class BodyBudget:
 
     Args:
         most: the limit in bytes.
-
     """
 
     def __init__(self, most: int) -> None:
@@ -92,7 +89,6 @@ def check_method(method: str | None) -> None:
 
     Raises:
         RefusedError: 405, it is not.
-
     """
     if method != "POST":
         raise RefusedError(NOT_POST)
@@ -104,7 +100,6 @@ def piece_of(message: Message, before: int, most: int) -> bytes:
     Raises:
         RefusedError: 413, the piece and the ``before`` bytes before it exceed ``most``.
         GoneError: the client has disconnected.
-
     """
     if message["type"] == "http.disconnect":
         raise GoneError
@@ -119,7 +114,6 @@ async def read_rest(receive: Receive, most: int, body: PartialBody, budget: Body
     Raises:
         RefusedError: 413, it exceeds ``most`` bytes; 503, it was evicted.
         GoneError: the client has disconnected.
-
     """
     try:
         budget.hold(body)
@@ -154,7 +148,6 @@ def announced_length(value: bytes | str | None, most: int) -> int | None:
 
     Raises:
         RefusedError: 413, it exceeds ``most``. No byte of the body has been read yet.
-
     """
     text = (value or b"").strip()
     if not (text.isascii() and text.isdigit()):
@@ -169,7 +162,6 @@ def check_size(size: int, most: int) -> None:
 
     Raises:
         RefusedError: 413, it does.
-
     """
     if size > most:
         _log.warning("refused a body of more than %d bytes", most)
@@ -192,7 +184,6 @@ def check_whole(body: bytes, announced: int | None, *, is_chunked: bool) -> None
 
     Raises:
         RefusedError: 500, bytes are missing.
-
     """
     if is_chunked:
         if body:
@@ -228,7 +219,6 @@ def note_changed_body(outcome: Outcome, body: bytes, announced: int | None) -> N
         outcome: the receiver's answer.
         body: the body as the receiver got it.
         announced: the content-length of the request, if it had one.
-
     """
     if outcome.reason == Refusal.NO_MATCHING_SIGNATURE and announced not in {None, len(body)}:
         _log.error(

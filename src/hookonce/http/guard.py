@@ -54,7 +54,6 @@ class StatusGuard:
     Args:
         app: the application to guard.
         paths: the paths to guard, in all spellings (slashes, dots); every path by default.
-
     """
 
     def __init__(self, app: ASGIApp, paths: Collection[str] | None = None) -> None:
@@ -112,7 +111,6 @@ def check_path(path: str) -> None:
 
     Raises:
         ValueError: it does not start with a slash.
-
     """
     if not path.startswith("/"):
         raise ValueError(f"a path starts with a slash, unlike {path!r}")

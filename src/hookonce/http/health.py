@@ -37,7 +37,6 @@ class Readiness:
         problems: the reasons why it cannot.
         warnings: faults that an operator should repair, though deliveries are accepted.
         secrets: the fingerprints of the current secrets, newest first.
-
     """
 
     problems: tuple[str, ...] = ()
@@ -64,7 +63,6 @@ class ReadinessCheck:
         registration: knows the other applications of the endpoint.
         inbox: returns the problem of the receiver's inbox, if there is one; may raise StoreError.
         secrets: returns the current secrets; may raise SecretError.
-
     """
 
     def __init__(
@@ -163,7 +161,6 @@ def health_routes(
 
     Raises:
         ValueError: the token is too short.
-
     """
     if token is not None:
         check_token(token, "the token for /readyz")

@@ -19,7 +19,6 @@ class Answer:
         status: the HTTP status.
         headers: the headers, with lower-case names.
         body: the raw body.
-
     """
 
     status: int
@@ -40,7 +39,6 @@ class Answer:
 
         Raises:
             AssertionError: it has not; the message shows both answers.
-
         """
         if self.status != status or reason not in {None, self.reason}:
             wanted = f"{status} {reason}" if reason else str(status)
@@ -67,7 +65,6 @@ async def exchange(
 
     Raises:
         ConnectionError: the body raised it, or the application ended without an answer.
-
     """
     scope: Scope = {
         "type": "http",
@@ -134,7 +131,6 @@ class Lifespan:
 
     Args:
         app: the application.
-
     """
 
     def __init__(self, app: ASGIApp) -> None:

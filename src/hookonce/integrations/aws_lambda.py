@@ -63,7 +63,6 @@ def mount(receiver: Receiver) -> LambdaHandler:
 
     Raises:
         ValueError: the receiver has an inbox with embedded workers.
-
     """
     return LambdaHandler(receiver)
 
@@ -76,7 +75,6 @@ class LambdaHandler:
 
     Raises:
         ValueError: the receiver has an inbox with embedded workers.
-
     """
 
     def __init__(self, receiver: Receiver) -> None:
@@ -94,7 +92,6 @@ class LambdaHandler:
 
         Raises:
             ValueError: the event is not an HTTP request, so nobody waits for an answer.
-
         """
         arrived = time.monotonic()
         request = _GatewayRequest.of(event)

@@ -70,7 +70,6 @@ def mount(receiver: Receiver, path: str = "/webhooks", *, name: str = "hookonce"
     Returns:
         the pattern; its ``callback.close()`` drains running handlers. At exit this happens by
         itself.
-
     """
     return re_path(rf"^{re.escape(path.strip('/'))}/?\Z", _view(receiver), name=name)
 

@@ -79,7 +79,6 @@ def mount(
 
     Raises:
         ValueError: the path does not start with a slash.
-
     """
     router = app.router if isinstance(app, FastAPI) else app
     if path or router is not app:

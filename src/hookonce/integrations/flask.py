@@ -36,7 +36,6 @@ def mount(
     Returns:
         the application behind the route; its ``close`` drains running handlers. At exit this
         happens by itself.
-
     """
     bare = path.rstrip("/")
     wsgi = WSGIReceiver(receiver)

@@ -47,7 +47,6 @@ def mount(
         path: where deliveries arrive, after the path of a router.
         name: the name of the route; a second receiver of one application needs another.
         options: for Litestar's ``route``, such as ``guards``.
-
     """
     delivery = receiver.routes("/")[0].endpoint
 

@@ -39,7 +39,6 @@ class LoopThread:
 
     Args:
         receiver: handles the deliveries; from the first one on, use it in no other loop.
-
     """
 
     def __init__(self, receiver: Receiver) -> None:
@@ -57,7 +56,6 @@ class LoopThread:
 
         Raises:
             RuntimeError: the process was forked after the receiver had been opened.
-
         """
         try:
             return self._submit(body, headers, waited).result(_LONGEST_ANSWER_SECONDS - waited)

@@ -51,7 +51,6 @@ def mount(app: WSGIApplication, receiver: Receiver, path: str = "/webhooks") -> 
 
     Raises:
         ValueError: the path does not start with a slash.
-
     """
     return WSGIReceiver(receiver, path, otherwise=WSGIStatusGuard(app, [path]))
 
@@ -69,7 +68,6 @@ class WSGIReceiver:
 
     Raises:
         ValueError: the path does not start with a slash.
-
     """
 
     def __init__(
@@ -104,7 +102,6 @@ class WSGIReceiver:
         Args:
             environ: the request; nothing may have read its input.
             body: the raw body, if the framework has read and kept it.
-
         """
         arrived = time.monotonic()
         try:
@@ -149,7 +146,6 @@ class WSGIStatusGuard:
     Args:
         app: the application to guard.
         paths: the paths to guard, in all spellings (slashes, dots); every path by default.
-
     """
 
     def __init__(self, app: WSGIApplication, paths: Collection[str] | None = None) -> None:

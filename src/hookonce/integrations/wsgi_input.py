@@ -60,7 +60,6 @@ def read_input(
     Raises:
         RefusedError: 408, the deadline has passed; 413, the body exceeds ``most``; 500, the input
             cannot be read to its end, and the log says why.
-
     """
     if is_chunked(environ):
         announced = None
@@ -104,7 +103,6 @@ def check_time(deadline: float, *, is_whole: bool) -> None:
 
     Raises:
         RefusedError: 408, it has not.
-
     """
     if not is_whole and time.monotonic() > deadline:
         _log.warning("a body had not arrived in time")
@@ -130,7 +128,6 @@ class ReadDeadlines:
         Args:
             environ: the request.
             deadline: in ``time.monotonic()`` seconds.
-
         """
         connection = _socket_of(environ)
         if connection is None:

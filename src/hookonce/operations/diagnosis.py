@@ -39,7 +39,6 @@ class Diagnosis:
         refusal: why the delivery is refused; None if it is genuine.
         explanations: the causes, never empty for a refused delivery; advice for a genuine one.
         delivery: the genuine delivery; its ``secret_index`` counts unusable secrets too.
-
     """
 
     refusal: Refusal | None
@@ -78,7 +77,6 @@ def diagnose(
         retired: secrets that are no longer configured, to recognise their signatures.
         now: Unix time in seconds; the system's clock by default.
         tolerance: how many seconds the timestamp may differ from ``now``.
-
     """
     secrets = (secrets,) if isinstance(secrets, str) else secrets
     retired = (retired,) if isinstance(retired, str) else retired

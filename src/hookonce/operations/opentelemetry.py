@@ -104,7 +104,6 @@ class OpenTelemetryObserver(Observer):
     Args:
         tracer_provider: the provider of the tracer; the global one by default.
         meter_provider: the provider of the meter; the global one by default.
-
     """
 
     def __init__(

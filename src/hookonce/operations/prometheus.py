@@ -79,7 +79,6 @@ class PrometheusObserver(Observer):
 
     Raises:
         ValueError: the registry has these metrics already.
-
     """
 
     def __init__(
@@ -271,7 +270,6 @@ def metrics_routes(receiver: Receiver, observer: PrometheusObserver) -> list[Rou
 
     Raises:
         ValueError: ``PROMETHEUS_MULTIPROC_DIR`` is not a folder.
-
     """
     observer.know(receiver)
     return [Route("/metrics", endpoint=_MetricsApp(observer), methods=["GET"])]

@@ -46,7 +46,6 @@ class Metrics:
 
     Args:
         registry: the registry; ValueError if it has these metrics already.
-
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

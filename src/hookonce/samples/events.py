@@ -107,7 +107,6 @@ def event_body(
     Raises:
         ValueError: the type does not have a field of ``data`` (the message suggests a similar
             name), or a number is NaN or infinite.
-
     """
     return _body(
         event_type,
@@ -189,7 +188,6 @@ def make_event(
 
     Raises:
         ValueError: ``data`` does not fit the class or type; the message names the fields.
-
     """
     own = () if isinstance(event, str) else (event,)
     event_type = event if isinstance(event, str) else event_types_of(event)[0]

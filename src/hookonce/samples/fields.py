@@ -27,7 +27,6 @@ class Fields:
         names: the wire name of each field, under both spellings.
         objects: the fields of nested objects, by the wire name of the object.
         is_open: whether undocumented fields are allowed.
-
     """
 
     names: Mapping[str, str]
@@ -46,7 +45,6 @@ class Fields:
 
         Raises:
             ValueError: the object does not have the field; the message suggests a similar name.
-
         """
         if (wire := self.names.get(name)) is not None:
             return wire
@@ -107,7 +105,6 @@ def wire_names(
 
     Raises:
         ValueError: a field is unknown, or is given in both spellings.
-
     """
     known = sample if isinstance(sample, Mapping) else {}
     result: dict[str, JsonValue] = {}

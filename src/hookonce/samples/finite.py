@@ -19,7 +19,6 @@ def non_finite(value: object) -> str | None:
     Returns:
         The names and indexes on the path, such as ``data.rates.0``; an empty string for the value
         itself.
-
     """
     waiting: list[tuple[str, object]] = [("", value)]
     seen: set[int] = set()  # a list from YAML can contain itself

@@ -50,7 +50,6 @@ class HandlerCall:
         error: the error that the handler's own code raised, with its line; or None.
         start_order: the position of the start among the starts and ends of all calls.
         end_order: the position of the end among the starts and ends of all calls.
-
     """
 
     event_id: str

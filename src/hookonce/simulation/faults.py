@@ -54,7 +54,6 @@ class FaultPlan:
         kinds: the faults to choose from.
         most: the maximum number of faults for one handler and one event. Keep it below the number
             of attempts that an event has, so that a correct receiver handles every event.
-
     """
 
     seed: int
@@ -77,7 +76,6 @@ class FaultPlan:
             event_id: the event.
             handler: the handler's name.
             number: counts the calls of this handler for this event, from 1.
-
         """
         drawn = self._draw(event_id, handler, number)
         if drawn is None:

@@ -32,7 +32,6 @@ def instrumented(router: Router, *, log: CallLog, plan: FaultPlan, loop: Virtual
         log: receives every call of a handler.
         plan: decides which calls get a fault.
         loop: the event loop in which the handlers will run.
-
     """
     return Router(
         [_instrumented(handler, log, plan, loop) for handler in router.handlers],

@@ -24,7 +24,6 @@ class EventKey:
         key: the key of the key lock.
         watermark: the event's creation time and id, which decide which event is newer.
         keyed: the handler's key function and options.
-
     """
 
     key: str
@@ -44,7 +43,6 @@ class KeyedCalls:
     Args:
         keys: the keys of emitted events, by event id and handler name.
         calls: the calls of all handlers.
-
     """
 
     def __init__(

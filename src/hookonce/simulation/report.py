@@ -55,7 +55,6 @@ class Violation:
         handler: the name of the handler, or None if the breach is not about a handler.
         story: a line for each request and each call of a handler for the event, in the order of
             time.
-
     """
 
     breach: Breach
@@ -86,7 +85,6 @@ class SimulationReport:
         restarts: the number of restarts of the receiver.
         hours: the duration in virtual time.
         findings: the violations; empty if there are none.
-
     """
 
     seed: int
@@ -161,7 +159,6 @@ def violations(
         dead_letters: the reasons of the dead letters, by event id.
         waiting: the ids of events whose next attempt in the inbox is not due yet.
         keyed: the calls of handlers with ``latest_by`` or ``serial_by``.
-
     """
     keyed = keyed or KeyedCalls({}, ())
     stories = _Stories(attempts, log.calls)

@@ -117,7 +117,6 @@ def simulate(
         StoreError: the store cannot be opened.
         LedgerError: the ledger of a handler with ``within=`` is not usable.
         RuntimeError: an event loop is running in this thread.
-
     """
     if is_in_event_loop():
         raise RuntimeError("simulate starts its own event loop: call it from synchronous code")

@@ -41,7 +41,6 @@ class _Block:
         real_start: its start on the machine's monotonic clock.
         virtual_start: its start in the loop's time.
         is_long: whether virtual time passes for it as fast as real time.
-
     """
 
     __slots__ = ("is_in_thread", "is_long", "real_start", "virtual_start")
@@ -58,7 +57,6 @@ class _SkippingSelector(selectors.BaseSelector):
 
     Attributes:
         outside: the number of ``outside`` blocks that have started and not ended.
-
     """
 
     def __init__(self) -> None:
@@ -178,7 +176,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
         Args:
             timeout: the time limit in seconds, from Python 3.12 on.
-
         """
         with self.real_time(is_in_thread=True):
             await super().shutdown_default_executor(*timeout)
@@ -205,7 +202,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
         Args:
             is_in_thread: whether the block waits only for a thread, and for no timer of the loop.
-
         """
         block = self._skipping.begin(is_in_thread=is_in_thread)
         try:

@@ -40,7 +40,6 @@ class WatchedStore(Wrapped):
     Args:
         store: the real store.
         loop: the loop in virtual time.
-
     """
 
     def __init__(self, store: Store, loop: VirtualLoop) -> None:
@@ -61,7 +60,6 @@ class _Idle:
         endpoint: the endpoint of the inbox.
         due: when the next event becomes due, or None if the inbox is empty.
         until: when to call the store again.
-
     """
 
     endpoint: str
@@ -75,7 +73,6 @@ class WatchedInboxStore(WatchedStore, WrappedInbox):
     Args:
         store: the real store.
         loop: the loop in virtual time.
-
     """
 
     def __init__(self, store: InboxStore, loop: VirtualLoop) -> None:

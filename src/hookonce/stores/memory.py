@@ -57,7 +57,6 @@ class MemoryStore(StepStore):
         max_records: the largest number of events. A full store forgets the oldest done events
             early, with a warning; if no event is done, a claim raises StoreError.
         clock: Unix time in seconds.
-
     """
 
     keeps_bodies = False

@@ -53,7 +53,6 @@ class SignedRequest:
     Attributes:
         body: the raw bytes.
         headers: every header of the interface's delivery format, with lower-case names.
-
     """
 
     body: bytes = field(repr=False)
@@ -87,7 +86,6 @@ def signed_request(
 
     Raises:
         ValueError: a mapping holds NaN or an infinity, or the time is not a valid timestamp.
-
     """
     event_id, event_type = None, None
     if isinstance(payload, Event):
@@ -139,7 +137,6 @@ class TestSender:
 
     Attributes:
         answers: every answer so far, in order of arrival.
-
     """
 
     __test__ = False  # pytest must not collect it
@@ -187,7 +184,6 @@ class TestSender:
             tamper: change one byte of the body after signing.
             secrets: sign with other secrets.
             message_id: the webhook-id, if it differs from the payload's id.
-
         """
         request = signed_request(
             payload,

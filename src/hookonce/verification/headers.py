@@ -79,7 +79,6 @@ class DeliveryHints(NamedTuple):
     Attributes:
         event_type: ``<service>-event-type``, or None.
         attempt: ``<service>-delivery-attempt``, from 1; None if it is missing or unreadable.
-
     """
 
     event_type: str | None = None
@@ -92,7 +91,6 @@ class DeliveryHints(NamedTuple):
         Args:
             headers: in any accepted shape.
             service: the service's name; without it the endings of the names are enough.
-
         """
         pairs = list(header_pairs(headers))
         try:
@@ -110,7 +108,6 @@ class DeliveryHeaders(NamedTuple):
         timestamp: when the sender signed this attempt, in Unix seconds.
         signed_prefix: the bytes ``{webhook-id}.{webhook-timestamp}.`` as they arrived.
         signatures: the base64 text of each well-formed ``v1`` entry.
-
     """
 
     message_id: str
@@ -129,7 +126,6 @@ class DeliveryHeaders(NamedTuple):
 
         Raises:
             VerificationError: a header is missing, malformed, or repeated with another value.
-
         """
         return cls(*signed_parts(headers))
 
@@ -145,7 +141,6 @@ def read_headers(
 
     Raises:
         VerificationError: as ``DeliveryHeaders.parse`` does.
-
     """
     pairs: Any = headers if headers.__class__ is list else list(header_pairs(headers))
     try:
@@ -363,7 +358,6 @@ class _Places(NamedTuple):
         signed: of the three signed headers; None if a header is missing or repeated.
         event_type: of the first hint; of its last copy if it is repeated.
         attempt: of the second hint, likewise.
-
     """
 
     signed: tuple[int, ...] | None

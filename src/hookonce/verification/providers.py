@@ -33,7 +33,6 @@ class EnvironmentSecrets:
 
     Raises:
         SecretError: the variable is not set, or holds a secret that cannot be used.
-
     """
 
     def __init__(self, variable: str = SECRETS_VARIABLE) -> None:
@@ -62,7 +61,6 @@ class FileSecrets:
 
     Raises:
         SecretError: in the constructor, if a file cannot be read or holds no usable secret.
-
     """
 
     def __init__(self, *paths: str | Path) -> None:

@@ -58,7 +58,6 @@ def secrets_of(secrets: SecretSource) -> tuple[str, ...]:
 
     Raises:
         SecretError: there is no source, or its provider fails.
-
     """
     if isinstance(secrets, str):
         return (secrets,)
@@ -82,7 +81,6 @@ def provided(provider: SecretsProvider) -> tuple[str, ...]:
 
     Raises:
         SecretError: the provider raised an error, of any kind.
-
     """
     try:
         secrets = provider.current()
@@ -106,7 +104,6 @@ def decode_secret(secret: str) -> bytes:
 
     Raises:
         SecretError: it is not a secret, not standard base64, or its key has less than 16 bytes.
-
     """
     key = _key_or_fault(secret)
     del secret
@@ -122,7 +119,6 @@ def fingerprint(secret: str, purpose: str = "fingerprint") -> str:
 
     Raises:
         SecretError: the secret cannot be used.
-
     """
     key = blake2b(decode_secret(secret)).digest()
     return blake2b(f"hookonce {purpose}".encode(), key=key, digest_size=8).hexdigest()

@@ -40,7 +40,6 @@ class VerifiedDelivery(NamedTuple):
         secret_index: which of the configured secrets matched; 0 is the first.
         signature_count: how many ``v1`` signatures it carried; two during a rotation.
         skew: our clock minus the timestamp, in seconds; negative if the sender's clock is ahead.
-
     """
 
     id: str
@@ -84,7 +83,6 @@ def verify(
     Raises:
         VerificationError: the delivery is not genuine; ``reason`` says why.
         SecretError: a secret cannot be used, or there is none.
-
     """
     try:
         # Most receivers have one secret, which has a faster cache of its own.
@@ -119,7 +117,6 @@ class Verifier:
 
     Raises:
         SecretError: a secret cannot be used, or there is none.
-
     """
 
     __slots__ = ("_clock", "_keyring", "_provider", "_tolerance")
@@ -169,7 +166,6 @@ class Verifier:
         Raises:
             VerificationError: the timestamp is outside the tolerance, or no signature matches.
             SecretError: a secret cannot be used, or there is none.
-
         """
         signers = self._keyring[1] if self._provider is None else self._current(self._provider)
         now = self._clock() if now is None else now
@@ -206,7 +202,6 @@ def sign(
     Raises:
         SecretError: a secret cannot be used, or there is none.
         ValueError: no receiver would accept the ``message_id`` or the ``timestamp``.
-
     """
     try:
         signers = _signers(secrets_of(secret))
@@ -310,7 +305,6 @@ def _verified(
 
     Raises:
         VerificationError: the timestamp is outside the tolerance.
-
     """
     message_id, timestamp, prefix, signatures = parts
     skew = now - timestamp

@@ -35,7 +35,6 @@ class Bench(Generic[T]):
             async if the ledger is.
         read: returns the committed keys, in any order, as another connection sees them; may be
             async.
-
     """
 
     ledger: AnyLedger[T]

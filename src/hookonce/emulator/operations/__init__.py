@@ -62,7 +62,6 @@ class ApiOperation:
         query: the model of its query, if it has one.
         body: the model of its body, if it has one.
         body_is_optional: whether the body may be empty.
-
     """
 
     method: str
@@ -166,7 +165,6 @@ def operation_for(method: str, path: str) -> tuple[ApiOperation, Mapping[str, st
 
     Raises:
         RefusedError: there is no such path, or the path does not accept the method.
-
     """
     found = [(one, match) for one in OPERATIONS if (match := one.pattern.fullmatch(path))]
     if not found:

@@ -31,7 +31,6 @@ class Backend:
         new_id: makes an id, given its prefix.
         random: draws what happens within a call, such as whether a platform accepts a reply.
         allow_loopback: whether endpoints may have loopback addresses, also by http.
-
     """
 
     workspace: WorkspaceState
@@ -62,7 +61,6 @@ class ApiCall:
         row: the row that the path names, if any.
         query: the query, as the operation's model.
         body: the body, as the operation's model.
-
     """
 
     backend: Backend

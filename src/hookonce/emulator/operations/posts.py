@@ -153,7 +153,6 @@ def _read(body: PostBody, backend: Backend, known: Mapping[str, str] | None = No
         body: the body of the request.
         backend: what the operations work with.
         known: the target ids of the replaced post by channel id; targets keep their ids.
-
     """
     workspace = backend.workspace
     if issues := list(_unreadable(body, workspace)):

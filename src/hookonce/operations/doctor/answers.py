@@ -96,7 +96,6 @@ class Reply:
         location: the target of a redirect.
         sent_at: the Unix time in its Date header; None if it has none.
         seconds: how long the answer took.
-
     """
 
     status: int
@@ -134,7 +133,6 @@ def answer_finding(place: str, path: str, reply: Reply) -> Finding:
         place: the first part of each finding's name.
         path: the path it was sent to.
         reply: the answer.
-
     """
     check = f"{place}.answer"
     if reply.is_redirect:
@@ -170,7 +168,6 @@ async def slash_findings(
         place: the first part of each finding's name.
         path: the path that answered a test delivery; the root path is not checked.
         deliver: sends a genuine test delivery to a path.
-
     """
     bare, check = path.rstrip("/"), f"{place}.slash"
     if not bare:

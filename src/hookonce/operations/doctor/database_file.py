@@ -30,7 +30,6 @@ async def file_findings(database: Path, *, mounts: Path = MOUNTS) -> list[Findin
     Args:
         database: the absolute path; the file need not exist.
         mounts: the list of mounted file systems.
-
     """
     try:
         mounted = await asyncio.to_thread(mounts.read_text, "utf-8", "replace")
@@ -48,7 +47,6 @@ def file_system_of(path: PurePath, mounts: str) -> str | None:
     Args:
         path: the path; it need not exist.
         mounts: the content of ``/proc/self/mounts``; a later mount on the same point is on top.
-
     """
     best: tuple[int, str] | None = None
     for line in mounts.splitlines():
@@ -93,7 +91,6 @@ def missing_finding(database: Path, *, served: bool) -> Finding | None:
     Args:
         database: the path.
         served: whether a server should already have created the file.
-
     """
     if database.exists():
         return None

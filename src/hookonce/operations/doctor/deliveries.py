@@ -23,7 +23,6 @@ class TestDelivery:
         envelope: the event.
         secret: the secret to sign with.
         service: the sender's name in its headers.
-
     """
 
     __test__ = False  # pytest would collect it as a test

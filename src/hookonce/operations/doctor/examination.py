@@ -33,7 +33,6 @@ async def examine(
         subject: the receiver; it must not be in use in this process.
         host: the host name that requests in this process carry.
         served: whether a server with this receiver is running.
-
     """
     receiver = subject.receiver
     known = HandlerTable(receiver.handlers).parser.classes

@@ -31,7 +31,6 @@ class Finding:
         level: how serious it is.
         found: what is true, or what is wrong and why it matters.
         fix: what to do, in one sentence; empty if nothing is wrong.
-
     """
 
     check: str

@@ -26,7 +26,6 @@ def handler_findings(handlers: Sequence[Handler], known: Collection[str]) -> lis
     Args:
         handlers: every handler of the receiver.
         known: every type that has an event class.
-
     """
     if not handlers:
         return [
@@ -66,7 +65,6 @@ def type_findings(handlers: Sequence[Handler], known: Collection[str]) -> list[F
     Args:
         handlers: every handler of the receiver.
         known: every type that has an event class.
-
     """
     findings = []
     candidates = [*known, *_patterns_of(known)]
@@ -102,7 +100,6 @@ async def ledger_findings(
         handlers: every handler of the receiver.
         store_retention: how many seconds the store remembers a handled event, if it says so.
         store_file: the store's file, if the store is a file.
-
     """
     findings = []
     for ledger in ledgers_of(handlers):
@@ -126,7 +123,6 @@ def router_findings(module: str) -> list[Finding]:
 
     Args:
         module: a module; the loaded modules of its package are searched.
-
     """
     return [
         warning(

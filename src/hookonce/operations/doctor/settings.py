@@ -32,7 +32,6 @@ def secret_findings(secrets: Sequence[str]) -> list[Finding]:
 
     Args:
         secrets: the secrets; each of them can be decoded.
-
     """
     keys = [decode_secret(secret) for secret in secrets]
     findings = []
@@ -112,7 +111,6 @@ def clock_finding(check: str, whose: str, skew: float, tolerance: float) -> Find
         whose: the clock, as text.
         skew: how many seconds it is ahead of this machine's clock; negative if it is behind.
         tolerance: how far a signed timestamp may differ from the receiver's clock.
-
     """
     off = abs(skew)
     if off <= max(_LEAST_SKEW_SECONDS, _SMALL_PART * tolerance):

@@ -49,7 +49,6 @@ async def store_findings(
         subject: the receiver.
         served: whether a server is running, which must have opened the store.
         mounts: the list of mounted file systems.
-
     """
     store = subject.receiver.store
     if not store.keeps_bodies:
@@ -81,7 +80,6 @@ def endpoint_findings(subjects: Sequence[Subject]) -> list[Finding]:
 
     Args:
         subjects: the receivers of one application.
-
     """
     findings = []
     known: dict[Hashable, str] = {}

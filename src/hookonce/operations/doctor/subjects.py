@@ -27,7 +27,6 @@ class Subject:
         receiver: the receiver; it must not be in use in this process.
         app: the application that contains it; the receiver itself if no application is known.
         path: the path of its route in that application.
-
     """
 
     receiver: Receiver
@@ -47,7 +46,6 @@ def subjects_in(app: ASGIApp) -> tuple[Subject, ...]:
 
     Args:
         app: a receiver, or an application that contains receivers.
-
     """
     if isinstance(app, Receiver):
         return (Subject(app, app, "/webhooks"),)

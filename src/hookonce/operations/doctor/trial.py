@@ -51,7 +51,6 @@ async def trial_findings(subject: Subject, *, host: str) -> list[Finding]:
     Args:
         subject: the receiver, and the application that contains it.
         host: the host name that requests carry, which the application may check.
-
     """
     secret = new_secret()
     has_workers = subject.receiver.has_embedded_workers

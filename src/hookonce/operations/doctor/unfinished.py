@@ -33,7 +33,6 @@ async def unfinished_finding(url: str) -> Finding | None:
 
     Returns:
         None if the server cannot be reached, which other checks report.
-
     """
     loop = asyncio.get_running_loop()
     target = urlsplit(url)

@@ -66,7 +66,6 @@ class Access:
     Raises:
         ValueError: the token is missing or too short, or a host is not a host name.
         TypeError: hosts is a single string.
-
     """
 
     def __init__(self, token: str, hosts: Iterable[str], *, clock: Clock = uptime) -> None:

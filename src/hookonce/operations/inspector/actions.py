@@ -27,7 +27,6 @@ class Result:
         status: HTTP status.
         outcome: a few words for the visitor.
         ok: whether it succeeded.
-
     """
 
     status: int
@@ -44,7 +43,6 @@ class Actions:
     Args:
         receiver: the receiver.
         most: the most actions at the same time.
-
     """
 
     def __init__(self, receiver: Receiver, *, most: int) -> None:
@@ -64,7 +62,6 @@ class Actions:
             name: ``replay``, ``discard`` or ``retry``.
             event_id: id of the event.
             who: address of the visitor.
-
         """
         if self._running >= self._most:
             return Result(HTTPStatus.TOO_MANY_REQUESTS, "too many actions at once; try again")

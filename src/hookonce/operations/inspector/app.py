@@ -71,7 +71,6 @@ class Inspector:
         ValueError: the token is missing or too short, a host is not a host name, there is no
             receiver, or two receivers share an endpoint.
         TypeError: hosts is a single string.
-
     """
 
     def __init__(
@@ -122,7 +121,6 @@ class Inspector:
             path: such as ``/inspector``.
             otherwise: the application for all other paths. Put the whole into a router after the
                 routes of deliveries: around them it would cost each delivery 2 %.
-
         """
 
         async def both(scope: Scope, receive: Receive, send: Send) -> None:

@@ -61,7 +61,6 @@ class ShownBody:
         raw: the text; None if it contains hidden values that cannot be removed from it.
         raw_is_cut: whether the end of ``raw`` is missing.
         is_too_large: whether it is too large to be read as JSON.
-
     """
 
     size: int
@@ -129,7 +128,6 @@ class _Reader:
     Attributes:
         tokens: the first tokens.
         is_cut: whether there are more.
-
     """
 
     def __init__(self, redactor: Redactor) -> None:

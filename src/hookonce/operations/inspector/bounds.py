@@ -36,7 +36,6 @@ class Bounds:
 
     Raises:
         ValueError: a bound is not a finite number above 0.
-
     """
 
     deliveries: int = 500
@@ -67,7 +66,6 @@ class Bounded(Generic[K, V]):
 
     Attributes:
         bytes: the bytes of all entries.
-
     """
 
     def __init__(self, *, count: int, size: int) -> None:

@@ -29,7 +29,6 @@ class Line:
         path: the ``d`` of an SVG path.
         now: its current value, as text.
         is_filled: whether it is an area.
-
     """
 
     name: str
@@ -47,7 +46,6 @@ class Chart:
         top: the value at its upper edge, as text.
         lines: its lines and areas.
         summary: its current values as a sentence.
-
     """
 
     title: str

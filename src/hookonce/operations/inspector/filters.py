@@ -31,7 +31,6 @@ class Filters:
         handlers: ``failed`` for events of which any handler has failed, also if it succeeded later.
         type: part of the event's type, or a pattern with ``*``.
         id: part of the event's id, or a pattern with ``*``.
-
     """
 
     kind: str = ""
@@ -76,7 +75,6 @@ class DeadLetterFilters:
         age: the most time since then, one of ``AGES``. The store filters by it.
         handler: part of the name of a handler that has not succeeded, or a pattern with ``*``.
         type: part of the event's type, or a pattern with ``*``.
-
     """
 
     reason: str = ""

@@ -59,7 +59,6 @@ class Journal(StepObserver):
         followed: ids of the events whose every step is kept.
         series: the counts.
         version: increases with every change.
-
     """
 
     def __init__(self, bounds: Bounds, *, clock: Clock = system_clock) -> None:

@@ -46,7 +46,6 @@ class Watch:
         row: renders a row.
         overview: renders what stands above the rows, by name of the part.
         is_allowed: returns whether the visitor is still logged in.
-
     """
 
     filters: Filters
@@ -62,7 +61,6 @@ class Live:
         journal: the rows.
         bounds: the most pages, and the longest stream.
         look: adds what other processes do to the journal; called before each look at it.
-
     """
 
     def __init__(
@@ -99,7 +97,6 @@ class Live:
             cursor: the page's cursor, or the id of the last event it has received.
             receive: ASGI's; it returns when the visitor is gone.
             send: ASGI's.
-
         """
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
         self._viewers += 1

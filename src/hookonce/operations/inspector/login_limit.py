@@ -23,7 +23,6 @@ class LoginLimit:
 
     Args:
         clock: seconds; only differences matter.
-
     """
 
     def __init__(self, *, clock: Clock = uptime) -> None:

@@ -28,7 +28,6 @@ class Field(NamedTuple):
         value: its value as text.
         is_unknown: whether the model does not know it, or a field that contains it.
         is_hidden: whether its value is hidden.
-
     """
 
     path: str
@@ -47,7 +46,6 @@ class Model:
         fields: the fields that are in the body, in the order of the model.
         is_cut: whether there are more fields.
         problem: why the event cannot be read, or an empty text.
-
     """
 
     name: str = ""

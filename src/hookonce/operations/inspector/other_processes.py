@@ -31,7 +31,6 @@ class OtherProcesses:
     Args:
         receiver: the receiver whose endpoint and store are read.
         journal: where it is added.
-
     """
 
     def __init__(self, receiver: Receiver, journal: Journal) -> None:

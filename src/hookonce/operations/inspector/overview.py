@@ -27,7 +27,6 @@ class Overview:
         problems: why the receiver is not ready.
         warnings: what an operator should fix.
         charts: the last five minutes.
-
     """
 
     stats: StoreStats | None
@@ -42,7 +41,6 @@ class Overviews:
     Args:
         receiver: the receiver.
         journal: the counts for the charts; the size of the inbox is added to them.
-
     """
 
     def __init__(self, receiver: Receiver, journal: Journal) -> None:

@@ -28,7 +28,6 @@ class Frame:
         endpoint: name of the endpoint.
         endpoints: names of all endpoints.
         has_inbox: whether the receiver has an inbox.
-
     """
 
     home: str

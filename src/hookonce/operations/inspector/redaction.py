@@ -77,7 +77,6 @@ class Redaction:
 
     Raises:
         TypeError: an argument is a single string, or contains something else than names.
-
     """
 
     headers: Collection[str] = DEFAULT_HEADERS

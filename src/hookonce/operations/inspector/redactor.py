@@ -63,7 +63,6 @@ class Redactor:
     Attributes:
         has_hidden: whether any value was hidden.
         is_complete: whether all hidden values could be remembered.
-
     """
 
     def __init__(self, rules: Redaction) -> None:
@@ -97,7 +96,6 @@ class Redactor:
         Args:
             text: any text.
             by_line: whether the next line is shown again, as in a traceback.
-
         """
         if len(text) < _LEAST_TEXT:
             return text
@@ -124,7 +122,6 @@ class Redactor:
         Args:
             text: any text.
             least: shorter values are not searched for.
-
         """
         if not self.is_complete:
             return WITHHELD if text else ""

@@ -54,7 +54,6 @@ class History:
         version: the journal's version at the last change.
         is_cut: whether older steps were dropped.
         stored_state: the state that the store reported, until the next step.
-
     """
 
     steps: list[EventStep] = field(default_factory=list)
@@ -102,7 +101,6 @@ class Seen:
         history: the steps of its event; None if the request is not genuine.
         process: the process that answered it; empty for this one.
         version: the journal's version at the last change.
-
     """
 
     number: int

@@ -28,7 +28,6 @@ class Second:
         times: histogram of how long they took.
         depth: events in the inbox, if somebody looked.
         age: seconds since the oldest of them was received, if there is one.
-
     """
 
     number: int
@@ -43,7 +42,6 @@ class Series:
 
     Args:
         clock: seconds that are never set back.
-
     """
 
     def __init__(self, *, clock: Clock = uptime) -> None:
@@ -99,7 +97,6 @@ def percentile(times: Sequence[int], fraction: float) -> float | None:
     Args:
         times: a histogram.
         fraction: such as 0.95.
-
     """
     wanted = fraction * sum(times)
     if not wanted:

@@ -72,7 +72,6 @@ class Site:
     Attributes:
         pages: renders the templates.
         live: streams to open pages.
-
     """
 
     def __init__(

@@ -35,7 +35,6 @@ class DeadLetterRow:
         is_kept: whether the event is only kept, since the sender may deliver it again.
         finished: handlers that have succeeded.
         outstanding: handlers that have failed or not run.
-
     """
 
     id: str
@@ -91,7 +90,6 @@ class DeadLetterView:
         body: the body.
         model: the event as its model reads it.
         steps: the steps of the event.
-
     """
 
     row: DeadLetterRow
@@ -133,7 +131,6 @@ class EntryRow:
         state: as ``Entry.state`` returns it.
         attempts: number of attempts.
         error: the last failure, or an empty text.
-
     """
 
     id: str

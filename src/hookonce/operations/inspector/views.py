@@ -42,7 +42,6 @@ class Row:
         state: state of the event, or an empty text.
         seconds: how long the answer took.
         size: bytes of the body.
-
     """
 
     number: int
@@ -102,7 +101,6 @@ class StepView:
         seconds: how long the handler ran.
         trace: traceback of a failure.
         process: the process it happened in; empty for this one.
-
     """
 
     at: float
@@ -132,7 +130,6 @@ class DeliveryView:
         steps: the steps of the event.
         is_cut: whether earlier steps were dropped.
         process: the process that answered it; empty for this one.
-
     """
 
     row: Row

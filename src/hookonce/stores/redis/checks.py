@@ -25,7 +25,6 @@ async def inspect(pools: Sequence[ConnectionPool], safety: Safety) -> tuple[str,
 
     Raises:
         StoreError: a server lacks something that the store needs.
-
     """
     warnings: list[str | None] = []
     for pool in pools:

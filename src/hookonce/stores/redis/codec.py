@@ -83,7 +83,6 @@ class EncodedStep(NamedTuple):
     Attributes:
         request: the bytes on the wire.
         words: how many words of the command these bytes are.
-
     """
 
     request: bytes

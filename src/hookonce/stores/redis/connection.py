@@ -241,7 +241,6 @@ async def exchange(
         connection: to the server.
         commands: the commands.
         heard: called when the first reply has arrived.
-
     """
     packed = [
         command if isinstance(command, bytes) else b"".join(connection.pack_command(*command))

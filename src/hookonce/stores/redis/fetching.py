@@ -35,7 +35,6 @@ class _Look:
         token: the token to use for a fetch from this shard.
         next_due: seconds until the next event is due, 0 if one is due; None if none waits.
         is_repeat: whether the shard has seen a fetch with this token already.
-
     """
 
     shard: int
@@ -52,7 +51,6 @@ class _Worker:
         fetches: tokens of fetches whose answer did not arrive.
         looks: the token and the future answer of each look. An answer may arrive after the worker
             has gone on with the other shards; the next fetch uses it, unless it is a failure.
-
     """
 
     fetches: dict[int, Token] = field(default_factory=dict)
@@ -70,7 +68,6 @@ class Fetching:
 
     Args:
         shards: all shards.
-
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -90,7 +87,6 @@ class Fetching:
 
         Raises:
             StoreError: every shard that may have events failed.
-
         """
         unheard = self._workers.setdefault(worker, _Worker()).fetches
         if len(self._shards) == 1:
@@ -136,7 +132,6 @@ class Fetching:
 
         Raises:
             StoreError: no shard answers.
-
         """
         state = self._workers[worker]
         for n, shard in enumerate(self._shards):

@@ -46,7 +46,6 @@ class RedisReports(ABC):
 
         Raises:
             StoreError: a server does not answer.
-
         """
         return await self._session.server_times()
 

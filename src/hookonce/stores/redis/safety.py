@@ -20,7 +20,6 @@ class Safety:
     Attributes:
         durability: "fsync" if the write must be on the server's disk.
         replicas: how many replicas must have the write; with "fsync", on their disks.
-
     """
 
     durability: Durability = "memory"

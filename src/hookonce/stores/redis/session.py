@@ -40,7 +40,6 @@ class Session:
     Args:
         settings: of the store.
         flushed: called for each batch with the number of steps and the seconds it took.
-
     """
 
     def __init__(self, settings: RedisSettings, flushed: Callable[[int, float], None]) -> None:
@@ -82,7 +81,6 @@ class Session:
 
         Raises:
             StoreError: a server cannot be reached, or lacks something that the store needs.
-
         """
         deadline = self._loop.time() + CALL_SECONDS
         while True:

@@ -34,7 +34,6 @@ class RedisSettings:
         safety: the durability that a write must reach.
         retention: seconds a done event is remembered.
         clock: used in place of the server's clock; None for the server's.
-
     """
 
     place: Place
@@ -60,7 +59,6 @@ def settings_of(
 
     Raises:
         ValueError: a setting cannot be used, or is given twice.
-
     """
     try:
         server: Hashable

@@ -62,7 +62,6 @@ class Shard:
 
     Attributes:
         now: Unix seconds by the script's clock in the last batch.
-
     """
 
     def __init__(
@@ -106,7 +105,6 @@ class Shard:
 
         Raises:
             StoreError: from the future: the step was not done, or its outcome is unknown.
-
         """
         loop = self._loop
         future: asyncio.Future[Any] = loop.create_future()

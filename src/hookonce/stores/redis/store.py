@@ -75,7 +75,6 @@ class RedisStore(RedisReports, RedisReconciling):
 
     Raises:
         ValueError: a URL, or another argument, that cannot be used.
-
     """
 
     keeps_bodies = True

@@ -45,7 +45,6 @@ class Place:
         connect: makes what knows them, for one event loop.
         shards: how many shards are usual there.
         options: the store's own options in the URL.
-
     """
 
     connect: Callable[[], Servers] = field(repr=False)
@@ -62,7 +61,6 @@ def place_of(url: str) -> Place:
 
     Raises:
         ValueError: it names none; the message never shows a password.
-
     """
     try:
         return _place(url)

@@ -35,7 +35,6 @@ class Listener:
         servers: where to subscribe.
         channel: the channel of the notifications.
         is_due: returns whether an endpoint has an event to fetch.
-
     """
 
     def __init__(

@@ -97,7 +97,6 @@ def write_backup(source: Path, target: Path, *, overwrite: bool) -> int:
 
     Raises:
         StoreError: the backup failed; the message says why.
-
     """
     # Resolve the folder once: a link may change during the backup, and SQLite follows no links.
     target = Path(os.path.realpath(target.parent)) / target.name

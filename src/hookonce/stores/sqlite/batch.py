@@ -45,7 +45,6 @@ class Job(Generic[T]):
         may_be_lost: commit without waiting for the disk. Every process sees the change at once, and
             it survives a crash of the processes; a power cut before the next synced commit undoes
             it.
-
     """
 
     flushes: Flushes

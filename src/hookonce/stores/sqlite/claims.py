@@ -89,7 +89,6 @@ class ClaimsTable:
     Args:
         retention_seconds: how long a done event is remembered.
         clock: Unix time in seconds. Any clock but the system's measures leases as well.
-
     """
 
     def __init__(self, retention_seconds: float, clock: Clock) -> None:
@@ -128,7 +127,6 @@ class ClaimsTable:
 
         Raises:
             StoreError: the step creates a dead letter, and no delivery was given or kept.
-
         """
         digest = digest_of(key)
         known = self.read(connection, digest)

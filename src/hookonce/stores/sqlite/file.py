@@ -55,7 +55,6 @@ class OpenFile:
     Raises:
         apsw.Error: the file cannot be opened.
         StoreError: the file cannot be used, or was replaced while it was opened.
-
     """
 
     def __init__(
@@ -98,7 +97,6 @@ class OpenFile:
         Raises:
             MovedError: the open files were not at the path before or after the transaction, so
                 that its changes do not count.
-
         """
         with transaction(self.connection):
             self._check_in_place()
@@ -116,7 +114,6 @@ class OpenFile:
 
         Raises:
             apsw.Error: the log could not be written into the file, which stays open.
-
         """
         now = self._now()
         if now != self._own:

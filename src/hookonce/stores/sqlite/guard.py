@@ -38,7 +38,6 @@ class Guard:
     Args:
         files: identities of the files; None is ignored.
         connection: the connection that has the files open.
-
     """
 
     def __init__(

@@ -139,7 +139,6 @@ class InboxTable:
 
     Args:
         claims: the claims in the same file.
-
     """
 
     def __init__(self, claims: ClaimsTable) -> None:

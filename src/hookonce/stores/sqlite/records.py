@@ -63,7 +63,6 @@ def load_record(
         columns: the values of ``COLUMNS``; None where a table has no row of the event.
         queued: the event's entry in the inbox.
         done_until: Unix time until which a done event is remembered.
-
     """
     token, until, lease, *counted, expires = columns[:8]
     reason, error, buried_at, kept, *counted_with_dead_letter = columns[8:]
@@ -101,7 +100,6 @@ def execute_rows(
             rows of NULL, which may follow.
         constants: the values of ?1, ?2 and so on.
         rows: at least one; 1,000 rows may have 31 columns, by SQLite's limit on parameters.
-
     """
     width = len(rows[0])
     # The count is rounded up to a power of two, so that SQLite compiles few statements.

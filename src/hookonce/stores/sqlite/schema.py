@@ -192,7 +192,6 @@ def check_owner(connection: apsw.Connection) -> int:
     Raises:
         StoreError: the file belongs to another program, or to a later or an unreleased version of
             hookonce.
-
     """
     # Read the id last: another process may create the store between these three statements.
     has_tables = connection.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema)").get

@@ -29,7 +29,6 @@ class SharedFile:
 
     Attributes:
         path: the file.
-
     """
 
     def __init__(self, path: Path, retention_seconds: float, clock: Clock) -> None:

@@ -62,7 +62,6 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         path: the file, resolved.
         retention_seconds: how long a done event is remembered.
         flushes: listeners that are notified of each transaction.
-
     """
 
     keeps_bodies = True
@@ -110,7 +109,6 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
 
         Raises:
             StoreError: the backup failed; the message says why.
-
         """
         source, target = self._file.path, Path(file)
         return await asyncio.to_thread(write_backup, source, target, overwrite=overwrite)

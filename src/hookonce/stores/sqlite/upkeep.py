@@ -45,7 +45,6 @@ class Upkeep:
 
         Returns:
             The number of removed rows, and the next position; None at the end of the last table.
-
         """
         table, after = position
         last = connection.execute(

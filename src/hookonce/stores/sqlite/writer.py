@@ -115,7 +115,6 @@ class Writer:
 
     Attributes:
         log: path of the write-ahead log.
-
     """
 
     def __init__(self, path: Path, maintenance: Maintenance) -> None:
@@ -163,7 +162,6 @@ class Writer:
 
         Raises:
             StoreError: from the future: the job was not done.
-
         """
         loop = asyncio.get_running_loop()
         job.future = loop.create_future()
