@@ -51,7 +51,6 @@ def span_seconds(
 
     Args:
         name: the name of the argument, for the message.
-        span: seconds or a ``timedelta``.
         positive: refuse 0.
         signed: allow negative spans.
 

@@ -37,7 +37,6 @@ def printable(text: str, *, keep: str = "") -> str:
     r"""Return a text with an escape (``\x1b``, ``\u2028``) for each unprintable character.
 
     Args:
-        text: text from outside.
         keep: unprintable characters that are not escaped.
     """
     if text.isprintable():

@@ -29,10 +29,6 @@ def service_app(
     """Return an application of one receiver, with ``/livez`` and ``/readyz``.
 
     Args:
-        receiver: receives deliveries at ``path``.
-        path: where deliveries arrive.
-        inspector: is shown at ``INSPECTOR_PATH``.
-        more: further routes.
         health_token: the bearer token that makes ``/readyz`` give its reasons.
 
     Raises:

@@ -36,7 +36,6 @@ class Tally:
     """The counts of a run.
 
     Attributes:
-        sent: events.
         deliveries: an event has one for each subscribed endpoint.
         delivered: deliveries with an attempt that was answered 2xx.
         dead_letters: delivered ones that the receiver keeps as dead letters.
@@ -122,11 +121,8 @@ def print_report(
     """Print the counts; return whether every event was delivered, and no forgery accepted.
 
     Args:
-        tally: the counts.
         waiting: the number of deliveries whose next attempt was still due.
         endpoints: their state at the end.
-        seed: repeats the run.
-        output: where to print.
     """
     given_up = tally.deliveries - tally.delivered - waiting
     right = not (given_up or waiting or tally.accepted)

@@ -44,7 +44,6 @@ class PacedEmitter:
     """Emits each event at its moment, under a new id.
 
     Args:
-        service: the service that delivers the events.
         moments: the moments of the events, in seconds after the first.
         waits: wait for an active endpoint while there is none; else stop.
     """
@@ -92,8 +91,6 @@ async def emit_all(
     """Emit events until the emitter has no more moments.
 
     Args:
-        emitter: emits each event at its moment.
-        seed: of the random choices.
         flow: the name of a flow to repeat; by default single events.
         types: the types of single events; by default all, at realistic rates.
     """
@@ -112,8 +109,6 @@ class Emulation:
     """A run of the emulated service.
 
     Args:
-        output: prints the attempts.
-        tally: counts the attempts.
         secrets_file: receives new secrets.
     """
 
@@ -159,8 +154,6 @@ class Emulation:
         """Emit all events; return when all are settled, or at Ctrl-C. With an API only at Ctrl-C.
 
         Args:
-            service: the emulated service.
-            emitting: emits all events.
             port: serve the API on this port.
             key: an API key of the service; by default a new one.
         """

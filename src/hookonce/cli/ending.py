@@ -35,7 +35,6 @@ def ended_by_signals(end: Callable[[], object], *, kills_at_second: bool = True)
     """Call ``end`` at the first SIGTERM or SIGINT; kill this process at the second.
 
     Args:
-        end: what to call.
         kills_at_second: False under a supervisor, which kills its processes itself. They may
             receive the first signal twice: from the supervisor, and from a service manager.
     """

@@ -46,10 +46,8 @@ class EventList(Generic[E]):
 
     Attributes:
         name: how messages call one of its events.
-        nothing: what to print if there are no events.
         find: returns the store's method that lists them.
         load: returns the store's method that reads one event with its body.
-        count: returns how many there are, from the counts of a store.
         record: returns the printed fields of one event.
         columns: the headings of the fields, as in ``Output.table``.
     """
@@ -124,11 +122,7 @@ def print_list(
     """Print the first events of a list, oldest first, and how many more there are.
 
     Args:
-        events: which list.
-        store_url: names the store.
         limit: how many to print; None for all.
-        as_json: print one JSON object a line.
-        endpoint: only events of this endpoint.
         wanted: the other filters, as the store's method takes them.
     """
     output = Output(as_json=as_json)
@@ -178,12 +172,8 @@ def print_one(
     """Print one event with its failed attempts and its body, or end if there is none.
 
     Args:
-        events: which list.
-        store_url: names the store.
         event_ids: the words of the command line, which must be one id.
-        endpoint: only at this endpoint.
         raw: write only the body, byte for byte.
-        as_json: print one JSON object.
     """
     if len(event_ids) != 1:
         raise click.UsageError(f"name one event by its id, not {len(event_ids)}")
@@ -254,15 +244,10 @@ def change_selected(
     Exits with 1 if an id is not found. A listed event that is gone meanwhile is no failure.
 
     Args:
-        events: which list.
-        store_url: names the store.
         change: changes one event, and returns the result to print.
-        event_ids: the ids.
         event_type: without ids, only events of this type.
-        endpoint: only events of this endpoint.
         is_wanted: without ids, whether to change a listed event.
         nothing: what to print if no event was chosen.
-        as_json: print one JSON object a line.
     """
     output = Output(as_json=as_json)
 

@@ -22,7 +22,6 @@ def metrics_of(receivers: Sequence[Receiver], path: str) -> list[Route]:
     """Observe the receivers and return the route of their metrics, or end with the error.
 
     Args:
-        receivers: those to observe.
         path: the path of deliveries.
     """
     if path.rstrip("/") == "/metrics":

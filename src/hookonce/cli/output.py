@@ -90,9 +90,6 @@ class Output:
     """Prints records: styled lines for people, or NDJSON for programs.
 
     It prints no control characters but tabs and line ends, whatever a sender wrote.
-
-    Args:
-        as_json: print NDJSON.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -119,7 +116,6 @@ class Output:
         """Print records as a table, or one JSON object a line.
 
         Args:
-            records: the rows.
             columns: the heading of each column by the name of its field.
             nothing: the line for people if there are no records.
         """

@@ -33,7 +33,6 @@ class OpenRotation(NamedTuple):
     """A rotation that is not finished: the file still holds the old secret.
 
     Attributes:
-        webhook_id: the endpoint.
         at: when the service gave the new secret.
     """
 
@@ -119,7 +118,6 @@ class SecretsFile:
         """Put a new text in the file's place; its owner stays.
 
         Args:
-            text: all of the new text.
             mode: the file's mode; by default it stays, or is 0600 if others could read the file.
 
         Raises:

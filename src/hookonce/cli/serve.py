@@ -242,8 +242,6 @@ class _Server(uvicorn.Server):
     """A server that closes idle connections.
 
     Args:
-        config: uvicorn's.
-        connections: those of the server.
         before_end: called when the shutdown begins; it ends live pages, which never end alone.
         after_start: called with the port when the server accepts connections.
     """

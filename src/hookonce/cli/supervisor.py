@@ -87,7 +87,6 @@ def supervised(count: int, announcement: str, listeners: Sequence[socket.socket]
     the second kills them.
 
     Args:
-        count: how many processes.
         announcement: what the log says when the first process is ready.
         listeners: sockets that the processes share; the supervisor closes its copies at the end.
     """

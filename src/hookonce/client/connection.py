@@ -88,7 +88,6 @@ class Operation:
     """A request to the service.
 
     Attributes:
-        method: the HTTP method.
         path: the path, from ``/v1`` on.
         query: parameters; a parameter that is None is not sent.
         body: sent as JSON, or None.
@@ -107,12 +106,10 @@ class Connection:
 
     Args:
         base_url: the checked address of the service, with or without ``/v1`` at the end.
-        key: the API key.
         patience: how many seconds one call may wait in all before repetitions.
         answer_seconds: how long one answer may take.
         watch: reads the quota from every answer.
         allow_http: allow http to hosts other than this machine.
-        transport: the transport of httpx2; the network by default.
     """
 
     def __init__(
@@ -161,7 +158,6 @@ class Connection:
         """Send a request, repeat it where that is safe, and return the parsed answer.
 
         Args:
-            operation: the request.
             kind: the model of the answer.
             before_reading: called with the raw bytes of a 2xx answer before they are parsed.
 
@@ -196,11 +192,8 @@ class Connection:
 
         Args:
             media_id: for the error.
-            method: named by the service.
             url: named by the service; secret, because anybody who has it may write there.
             headers: named by the service; headers of the connection are left out.
-            content: the bytes.
-            size: how many bytes.
             seconds: how long the whole upload may take.
 
         Raises:
@@ -333,7 +326,6 @@ class _Way:
     """Follows the connection of one request; httpx2 calls ``note`` as its trace extension.
 
     Args:
-        request: the request.
         may_go_inward: whether it may go to this machine or to a private network.
 
     Attributes:
@@ -376,8 +368,6 @@ class _Answer:
     """An HTTP answer.
 
     Attributes:
-        status: the HTTP status.
-        headers: the headers.
         content: the decoded bytes; empty if nobody reads them.
         fault: why the content is not read, or None.
     """
@@ -429,7 +419,6 @@ class _Failure:
     """A request without a 2xx answer.
 
     Attributes:
-        error: the error for the caller.
         status: the HTTP status; None if no answer came.
         retry_after: the seconds of the Retry-After header, or None.
         is_certain: whether the service certainly did nothing.
@@ -456,11 +445,7 @@ def _wait_after(failure: _Failure, operation: Operation, attempt: int) -> float 
 
 
 class _Watched:
-    """The pieces of a file; tells a read error of the file from an error of the network.
-
-    Attributes:
-        error: the read error, or None.
-    """
+    """The pieces of a file; tells a read error of the file from an error of the network."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         self._pieces = pieces

@@ -35,9 +35,6 @@ KeySource: TypeAlias = str | KeyProvider
 class Key:
     """A key whose ``repr`` hides it.
 
-    Args:
-        source: the key, or a provider of it.
-
     Raises:
         ApiKeyError: the key cannot be used.
     """

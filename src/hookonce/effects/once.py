@@ -68,11 +68,7 @@ class Performed(Enum):
 
 
 class Once(Generic[T]):
-    """Performs each effect once, in one transaction with its row in a ledger.
-
-    Args:
-        ledger: where effects are recorded.
-    """
+    """Performs each effect once, in one transaction with its row in a ledger."""
 
     def __init__(self, ledger: Ledger[T]) -> None:
         self._ledger = ledger

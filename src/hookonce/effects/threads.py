@@ -27,11 +27,7 @@ R = TypeVar("R")
 
 
 class InThread(Generic[T]):
-    """A ledger for threads with the interface of an async one; run its coroutines by ``finish``.
-
-    Args:
-        ledger: the ledger for threads.
-    """
+    """A ledger for threads with the interface of an async one; run its coroutines by ``finish``."""
 
     def __init__(self, ledger: SyncLedger[T]) -> None:
         self._ledger = ledger

@@ -25,12 +25,7 @@ _DAY_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """An API key without the key itself.
-
-    Attributes:
-        resource: the key as the interface shows it.
-        expires_at: when it expires, in Unix seconds, or None.
-    """
+    """An API key without the key itself."""
 
     resource: ApiKey
     expires_at: float | None
@@ -73,8 +68,6 @@ class Keys:
 
         Args:
             role: one of ``ROLES``.
-            name: the name for people.
-            expires_at: when it expires, in Unix seconds, or None.
             most: how many keys the plan allows; revoked keys do not count.
 
         Raises:
@@ -116,7 +109,6 @@ class RemainingQuota:
 
     Attributes:
         limit: how many requests a day has.
-        remaining: how many requests are left.
         reset_at: when the next day begins, in Unix seconds.
         is_exceeded: whether the request was over the limit.
     """

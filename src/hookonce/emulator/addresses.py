@@ -24,7 +24,6 @@ async def check_url(url: str, *, allow_loopback: bool) -> None:
     """Raise RefusedError if an endpoint may not have this URL.
 
     Args:
-        url: the URL in the request.
         allow_loopback: whether to accept loopback addresses, also by http; the real service does
             not.
 

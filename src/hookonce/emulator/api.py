@@ -31,13 +31,7 @@ _UPLOADS, _FILES = "storage", "files"
 
 
 class Api:
-    """Every operation (interface, Endpoints), and the storage of media; an ASGI application.
-
-    Args:
-        backend: what the operations work with.
-        keys: the API keys.
-        quota: the daily quota.
-    """
+    """Every operation (interface, Endpoints), and the storage of media; an ASGI application."""
 
     def __init__(self, backend: Backend, keys: Keys, quota: DailyQuota) -> None:
         self._backend = backend

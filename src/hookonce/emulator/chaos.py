@@ -69,8 +69,6 @@ class Plan:
     """The disturbance of one attempt, in detail.
 
     Attributes:
-        disturbance: the kind, if any.
-        network: the state of the network.
         delay_seconds: how much later the attempt comes.
         skew_seconds: how far the sender's clock is ahead.
         copies: how many copies arrive at the same moment.

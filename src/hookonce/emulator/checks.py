@@ -36,9 +36,7 @@ class PostFindings:
     """The results of the checks of a post.
 
     Attributes:
-        mode: the mode that the post was checked for.
         scheduled_at: the time of publishing in Unix seconds; for mode queue the free slot.
-        targets: the results of each target.
         blockers: other errors that would refuse the post.
         warnings: problems that do not refuse the post.
         x_credits: how many credits the post costs.
@@ -89,9 +87,6 @@ def check(post: PostRow, mode: PostMode, workspace: WorkspaceState, now: float) 
 
     Args:
         post: the post as it would be saved; ``scheduled_at`` is the time in the request.
-        mode: draft, schedule, now or queue.
-        workspace: the workspace of the post.
-        now: Unix seconds.
     """
     targets = [target for target in post.targets if target.status != "published"]
     scheduled_at = post.scheduled_at

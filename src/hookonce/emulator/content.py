@@ -43,7 +43,6 @@ class ChannelRow:
     """A connected social account (interface, Resources: Channel).
 
     Attributes:
-        resource: the channel as the interface shows it.
         slots: when its queue publishes.
     """
 
@@ -238,10 +237,8 @@ class CommentRow:
     """A comment by someone else (interface, Resources: Comment).
 
     Attributes:
-        resource: the comment as the interface shows it.
         number: counts the workspace's rows in the order of their arrival.
         created_at: when it was written; if that is unknown, when it arrived.
-        post_id: the post that it belongs to.
     """
 
     resource: Comment

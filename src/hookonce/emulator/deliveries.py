@@ -36,11 +36,7 @@ class Deliveries:
     """The deliveries of the workspace: their schedule and their log.
 
     Args:
-        endpoints: the endpoints by id.
-        wire: sends the requests.
-        timeline: runs the attempts at their times.
         seed: determines every random draw.
-        chaos: disturbs the attempts.
         rotate: rotates an endpoint's secret; None forbids chaos to do so.
 
     Attributes:

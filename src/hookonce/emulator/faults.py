@@ -17,7 +17,6 @@ class PlatformFault:
     """How a platform fails.
 
     Attributes:
-        error: the error that targets show.
         rate: the probability of a failure, from 0 to 1.
         times: how many failures remain; None means no limit.
         for_good: whether the service gives up at once; otherwise it tries again.

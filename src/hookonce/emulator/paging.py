@@ -47,10 +47,7 @@ def page_of(
 
     Args:
         rows: all rows, newest first.
-        to_resource: gives the resource of a row.
         prefix: the prefix of the collection's ids.
-        limit: the parameter of the query, if it was sent.
-        cursor: the parameter of the query, if it was sent.
         removed: the numbers of rows that left the list, by id.
 
     Raises:

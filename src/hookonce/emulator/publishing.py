@@ -34,10 +34,6 @@ class Publishing:
     """Publishes posts on their platforms.
 
     Args:
-        posts: the posts of the workspace.
-        timeline: runs each step at its time.
-        faults: how platforms fail.
-        emit: emits an event, given its type and data.
         seed: determines every random draw.
     """
 
@@ -62,10 +58,7 @@ class Publishing:
         """Save a post that has passed its checks.
 
         Args:
-            post: the post.
-            mode: draft, schedule, now or queue.
             scheduled_at: the time of publishing; for mode queue the time of the slot.
-            needs_approval: whether the post waits for approval.
         """
         self.withdraw(post)
         post.mode, post.scheduled_at, post.is_released = mode, scheduled_at, False

@@ -21,7 +21,6 @@ class Issue:
 
     Attributes:
         field: its path, such as ``events.0``; empty for the body as a whole.
-        message: what is wrong.
     """
 
     field: str

@@ -19,8 +19,6 @@ class PlanLimits:
 
     Attributes:
         requests_per_day: API calls by all keys together; 0 means no API access.
-        keys: API keys.
-        webhooks: webhook endpoints.
     """
 
     requests_per_day: int

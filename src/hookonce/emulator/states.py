@@ -134,7 +134,6 @@ def status_of(targets: Iterable[str], unsent: str) -> str:
     """Return the status of a post, which follows from the statuses of its targets.
 
     Args:
-        targets: the statuses of its targets.
         unsent: the status of the post while no target was sent: draft, pending or scheduled.
     """
     statuses = set(targets) - {"skipped"}

@@ -35,11 +35,7 @@ _UPLOAD_HEADER = "x-storage-upload"
 
 
 class Storage:
-    """Receives and serves the bytes of media.
-
-    Args:
-        workspace: the workspace of the media.
-    """
+    """Receives and serves the bytes of media."""
 
     def __init__(self, workspace: WorkspaceState) -> None:
         self._workspace = workspace
@@ -70,10 +66,7 @@ class Storage:
 
         Args:
             token: the last part of the address.
-            method: the method of the request.
             headers: the headers of the request, by their names in lower case.
-            body: the bytes.
-            now: Unix seconds.
 
         Raises:
             RefusedError: the request differs from what ``reserve`` returned, or the bytes differ

@@ -66,7 +66,6 @@ class ServiceTime:
     signatures keep the source's time, which receivers check, and only the schedule is ahead.
 
     Args:
-        source: a clock, or a movable clock.
         speed: how many seconds of the schedule pass in one second of the source.
     """
 
@@ -111,11 +110,7 @@ class _Due(NamedTuple):
 
 
 class Timeline:
-    """Planned work, done in the order of its times.
-
-    Args:
-        time: the service's time.
-    """
+    """Planned work, done in the order of its times."""
 
     def __init__(self, time: ServiceTime) -> None:
         self._time = time
@@ -152,7 +147,6 @@ class Timeline:
         Args:
             moment: Unix seconds in the service's time.
             owner: the name for ``forget`` and ``do_due``.
-            work: a function that does the work.
         """
         self._count += 1
         heapq.heappush(self._due, _Due(moment, self._count, owner, work))

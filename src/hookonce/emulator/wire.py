@@ -33,8 +33,6 @@ class Wire:
     """Signs and sends requests, and records the result of each.
 
     Args:
-        transport: sends the requests.
-        time: the service's time.
         service: the name in the service's own headers.
         answer_seconds: how long an answer may take.
         flows: whether time flows; if it stands still, a slow connection takes no time.

@@ -34,12 +34,8 @@ class WorkspaceState:
         id: the workspace's id in events.
         plan: free, starter, pro or agency.
         service: the name in the service's own headers and keys.
-        name: the name for people.
         slug: the name in URLs.
         timezone: an IANA zone name.
-        allowances: the limits whose numbers the interface does not show.
-        endpoints: the registered endpoints by id.
-        channels: the connected accounts by id.
         posts: the posts by id, oldest first.
         removed: the numbers of deleted posts by id; old cursors may still name these posts.
         media: images and videos by id, oldest first.

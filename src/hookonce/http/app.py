@@ -92,7 +92,6 @@ class DeliveryApp:
 
     Args:
         handle: the receiver's pipeline.
-        limits: the size and time limits of a body.
         unread: is called with an answer given without the body, and the seconds it took.
     """
 

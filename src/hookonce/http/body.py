@@ -23,11 +23,7 @@ CONSUMED = (
 
 
 class RefusedError(Exception):
-    """The request is answered without the receiver.
-
-    Attributes:
-        outcome: the answer.
-    """
+    """The request is answered without the receiver."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
@@ -43,7 +39,6 @@ class PartialBody:
     """The part of a body that has arrived.
 
     Attributes:
-        pieces: its bytes.
         size: the number of bytes that have arrived.
         is_evicted: whether the budget has dropped the bytes to make room for other bodies.
     """
@@ -178,7 +173,6 @@ def check_whole(body: bytes, announced: int | None, *, is_chunked: bool) -> None
     body has lost its bytes too.
 
     Args:
-        body: as it arrived.
         announced: the content-length of the request, if it had one.
         is_chunked: whether it had a transfer-encoding, which overrides the length.
 
@@ -216,8 +210,6 @@ def note_changed_body(outcome: Outcome, body: bytes, announced: int | None) -> N
     A bare 401 would make somebody look for a wrong secret.
 
     Args:
-        outcome: the receiver's answer.
-        body: the body as the receiver got it.
         announced: the content-length of the request, if it had one.
     """
     if outcome.reason == Refusal.NO_MATCHING_SIGNATURE and announced not in {None, len(body)}:

@@ -56,11 +56,7 @@ class ReadinessCheck:
     """Checks whether a receiver can accept deliveries.
 
     Args:
-        dependencies: what the packages of a receiver share.
-        attempts: the attempts in flight.
-        store: the store to ask.
         watches: return warnings; may raise SecretError.
-        registration: knows the other applications of the endpoint.
         inbox: returns the problem of the receiver's inbox, if there is one; may raise StoreError.
         secrets: returns the current secrets; may raise SecretError.
     """

@@ -57,8 +57,6 @@ async def exchange(
     """Send a POST request to an application and return its answer.
 
     Args:
-        app: the application.
-        path: the path of the request.
         headers: every header except ``host``.
         body: the pieces of the raw body. If it raises ConnectionError, the application receives a
             disconnect, as from a client that went away.
@@ -128,9 +126,6 @@ class Lifespan:
 
     If an application ends or raises before it completes its startup, it does not support lifespans.
     It runs without a lifespan then, as it does behind a server.
-
-    Args:
-        app: the application.
     """
 
     def __init__(self, app: ASGIApp) -> None:

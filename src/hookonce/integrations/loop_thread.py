@@ -51,7 +51,6 @@ class LoopThread:
 
         Args:
             body: the raw request body, exactly as received.
-            headers: its headers.
             waited: the seconds since the request arrived.
 
         Raises:

@@ -52,7 +52,6 @@ def read_input(
     """Return the body of a request, read from its input.
 
     Args:
-        environ: the request.
         announced: its content-length, if it has one.
         most: the largest permitted body, in bytes.
         deadline: when the last piece must have arrived, in ``time.monotonic()`` seconds.
@@ -126,7 +125,6 @@ class ReadDeadlines:
         """End reads from the socket of a request at the deadline, while the block runs.
 
         Args:
-            environ: the request.
             deadline: in ``time.monotonic()`` seconds.
         """
         connection = _socket_of(environ)

@@ -100,7 +100,6 @@ def wire_names(
         data: the fields; names in either spelling.
         fields: the allowed fields; None allows any.
         sample: the sample into which the data will be merged; its names are allowed too.
-        extra: allow unknown fields.
         place: the path to the data, for error messages.
 
     Raises:

@@ -38,14 +38,10 @@ class HandlerCall:
     """A call of a handler for an event.
 
     Attributes:
-        event_id: the event.
-        handler: the handler's name.
         number: counts the calls of this handler for this event, from 1, in the order of their
             starts.
         started_at: virtual Unix seconds.
         ended_at: virtual Unix seconds.
-        outcome: how the call ended.
-        fault: the injected fault, or None.
         failure_injected: whether the call ended with an injected error.
         error: the error that the handler's own code raised, with its line; or None.
         start_order: the position of the start among the starts and ends of all calls.

@@ -51,7 +51,6 @@ class FaultPlan:
     Attributes:
         seed: the same seed gives the same faults.
         rate: the probability of a fault at each call, from 0 to 1.
-        kinds: the faults to choose from.
         most: the maximum number of faults for one handler and one event. Keep it below the number
             of attempts that an event has, so that a correct receiver handles every event.
     """
@@ -73,8 +72,6 @@ class FaultPlan:
         """Return the fault of a call, or None.
 
         Args:
-            event_id: the event.
-            handler: the handler's name.
             number: counts the calls of this handler for this event, from 1.
         """
         drawn = self._draw(event_id, handler, number)

@@ -29,9 +29,6 @@ def instrumented(router: Router, *, log: CallLog, plan: FaultPlan, loop: Virtual
     Args:
         router: has the original handlers and error hooks; it does not change. A receiver is a
             router.
-        log: receives every call of a handler.
-        plan: decides which calls get a fault.
-        loop: the event loop in which the handlers will run.
     """
     return Router(
         [_instrumented(handler, log, plan, loop) for handler in router.handlers],

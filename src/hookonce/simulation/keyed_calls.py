@@ -21,7 +21,6 @@ class EventKey:
     """The key that a handler gives to an event.
 
     Attributes:
-        key: the key of the key lock.
         watermark: the event's creation time and id, which decide which event is newer.
         keyed: the handler's key function and options.
     """
@@ -42,7 +41,6 @@ class KeyedCalls:
 
     Args:
         keys: the keys of emitted events, by event id and handler name.
-        calls: the calls of all handlers.
     """
 
     def __init__(

@@ -153,12 +153,8 @@ def violations(
     """Return the rules that the receiver broke.
 
     Args:
-        emitted: the emitted events.
-        attempts: the requests.
-        log: the calls of all handlers.
         dead_letters: the reasons of the dead letters, by event id.
         waiting: the ids of events whose next attempt in the inbox is not due yet.
-        keyed: the calls of handlers with ``latest_by`` or ``serial_by``.
     """
     keyed = keyed or KeyedCalls({}, ())
     stories = _Stories(attempts, log.calls)

@@ -35,12 +35,7 @@ def watched(store: Store, loop: VirtualLoop) -> WatchedStore:
 
 
 class WatchedStore(Wrapped):
-    """A store whose calls run in real time.
-
-    Args:
-        store: the real store.
-        loop: the loop in virtual time.
-    """
+    """A store whose calls run in real time."""
 
     def __init__(self, store: Store, loop: VirtualLoop) -> None:
         super().__init__(store)
@@ -57,7 +52,6 @@ class _Idle:
     """A fetch that found no event; moments are in the loop's time.
 
     Attributes:
-        endpoint: the endpoint of the inbox.
         due: when the next event becomes due, or None if the inbox is empty.
         until: when to call the store again.
     """
@@ -68,12 +62,7 @@ class _Idle:
 
 
 class WatchedInboxStore(WatchedStore, WrappedInbox):
-    """A watched store with an inbox.
-
-    Args:
-        store: the real store.
-        loop: the loop in virtual time.
-    """
+    """A watched store with an inbox."""
 
     def __init__(self, store: InboxStore, loop: VirtualLoop) -> None:
         super().__init__(store, loop)

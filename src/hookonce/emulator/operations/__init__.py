@@ -53,15 +53,10 @@ class ApiOperation:
     """An operation of the API.
 
     Attributes:
-        method: the HTTP method.
         path: the path, with the name of an id in braces.
         role: the least role that may call it. The interface shows it for webhooks only
             (Authentication 6); the other roles are the emulator's choice.
-        perform: the function that performs it.
         status: the status of a success.
-        query: the model of its query, if it has one.
-        body: the model of its body, if it has one.
-        body_is_optional: whether the body may be empty.
     """
 
     method: str

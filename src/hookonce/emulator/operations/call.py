@@ -21,12 +21,6 @@ class Backend:
     """What the operations work with.
 
     Attributes:
-        workspace: the workspace of every key.
-        timeline: the service's time, and what is planned.
-        deliveries: the delivery log.
-        publishing: publishes posts.
-        storage: keeps the bytes of media.
-        faults: how platforms fail.
         deliver_test: delivers a test event at once, given the endpoint's id.
         new_id: makes an id, given its prefix.
         random: draws what happens within a call, such as whether a platform accepts a reply.
@@ -55,8 +49,6 @@ class ApiCall:
     """A request with a valid key, role, path, query and body.
 
     Attributes:
-        backend: what the operations work with.
-        key: the caller's key.
         base_url: the first part of the service's URLs, as the caller reached the service.
         row: the row that the path names, if any.
         query: the query, as the operation's model.

@@ -150,8 +150,6 @@ def _read(body: PostBody, backend: Backend, known: Mapping[str, str] | None = No
     """Return the post that a body describes; RefusedError if the body names something wrong.
 
     Args:
-        body: the body of the request.
-        backend: what the operations work with.
         known: the target ids of the replaced post by channel id; targets keep their ids.
     """
     workspace = backend.workspace

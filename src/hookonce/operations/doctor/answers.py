@@ -91,7 +91,6 @@ class Reply:
     """An answer to a test delivery.
 
     Attributes:
-        status: the HTTP status.
         reason: the receiver's reason; None if something else has answered.
         location: the target of a redirect.
         sent_at: the Unix time in its Date header; None if it has none.
@@ -131,8 +130,6 @@ def answer_finding(place: str, path: str, reply: Reply) -> Finding:
 
     Args:
         place: the first part of each finding's name.
-        path: the path it was sent to.
-        reply: the answer.
     """
     check = f"{place}.answer"
     if reply.is_redirect:

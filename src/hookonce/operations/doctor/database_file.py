@@ -29,7 +29,6 @@ async def file_findings(database: Path, *, mounts: Path = MOUNTS) -> list[Findin
 
     Args:
         database: the absolute path; the file need not exist.
-        mounts: the list of mounted file systems.
     """
     try:
         mounted = await asyncio.to_thread(mounts.read_text, "utf-8", "replace")
@@ -89,7 +88,6 @@ def missing_finding(database: Path, *, served: bool) -> Finding | None:
     """Return a finding if a database file does not exist, else None.
 
     Args:
-        database: the path.
         served: whether a server should already have created the file.
     """
     if database.exists():

@@ -20,8 +20,6 @@ class TestDelivery:
     It reaches only handlers that are registered for this type by name or class.
 
     Attributes:
-        envelope: the event.
-        secret: the secret to sign with.
         service: the sender's name in its headers.
     """
 

@@ -24,7 +24,6 @@ def handler_findings(handlers: Sequence[Handler], known: Collection[str]) -> lis
     """Check which event types have a handler.
 
     Args:
-        handlers: every handler of the receiver.
         known: every type that has an event class.
     """
     if not handlers:
@@ -97,7 +96,6 @@ async def ledger_findings(
     """Check every ledger in a transaction that is rolled back.
 
     Args:
-        handlers: every handler of the receiver.
         store_retention: how many seconds the store remembers a handled event, if it says so.
         store_file: the store's file, if the store is a file.
     """

@@ -46,9 +46,7 @@ async def store_findings(
     A file that does not exist yet is not created.
 
     Args:
-        subject: the receiver.
         served: whether a server is running, which must have opened the store.
-        mounts: the list of mounted file systems.
     """
     store = subject.receiver.store
     if not store.keeps_bodies:

@@ -59,7 +59,6 @@ class Access:
     """Checks tokens, sessions, hosts and origins.
 
     Args:
-        token: what a visitor must show.
         hosts: accepted values of ``Host``; a name without a port is accepted with any port.
         clock: seconds that are never set back.
 

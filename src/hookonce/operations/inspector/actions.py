@@ -24,9 +24,7 @@ class Result:
     """Result of an action.
 
     Attributes:
-        status: HTTP status.
         outcome: a few words for the visitor.
-        ok: whether it succeeded.
     """
 
     status: int
@@ -41,7 +39,6 @@ class Actions:
     """Acts on the events of a receiver.
 
     Args:
-        receiver: the receiver.
         most: the most actions at the same time.
     """
 
@@ -60,7 +57,6 @@ class Actions:
 
         Args:
             name: ``replay``, ``discard`` or ``retry``.
-            event_id: id of the event.
             who: address of the visitor.
         """
         if self._running >= self._most:

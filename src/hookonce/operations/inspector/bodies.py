@@ -122,11 +122,7 @@ def _text_in(body: bytes, redactor: Redactor) -> str | None:
 class _Reader:
     """Reads a JSON value to its end, for its hidden values, and keeps the first tokens.
 
-    Args:
-        redactor: hides values, and remembers them.
-
     Attributes:
-        tokens: the first tokens.
         is_cut: whether there are more.
     """
 

@@ -63,9 +63,6 @@ class Bounded(Generic[K, V]):
     Args:
         count: the most entries.
         size: the most bytes, as callers of ``put`` and ``grow`` count them.
-
-    Attributes:
-        bytes: the bytes of all entries.
     """
 
     def __init__(self, *, count: int, size: int) -> None:

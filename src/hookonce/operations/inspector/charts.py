@@ -28,7 +28,6 @@ class Line:
         name: its label, and its class in the style sheet.
         path: the ``d`` of an SVG path.
         now: its current value, as text.
-        is_filled: whether it is an area.
     """
 
     name: str
@@ -42,9 +41,7 @@ class Chart:
     """A chart of the last five minutes.
 
     Attributes:
-        title: what it shows.
         top: the value at its upper edge, as text.
-        lines: its lines and areas.
         summary: its current values as a sentence.
     """
 

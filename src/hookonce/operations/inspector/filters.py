@@ -26,8 +26,6 @@ class Filters:
     """Filters of the list of deliveries; an empty text matches all.
 
     Attributes:
-        kind: kind of the answer.
-        state: state of the event.
         handlers: ``failed`` for events of which any handler has failed, also if it succeeded later.
         type: part of the event's type, or a pattern with ``*``.
         id: part of the event's id, or a pattern with ``*``.

@@ -51,13 +51,8 @@ class Journal(StepObserver):
     the appending. ``_read_notes`` works the notes off when somebody looks; without a visitor the
     oldest notes are dropped, and their deliveries with them.
 
-    Args:
-        bounds: how much is kept.
-        clock: Unix time in seconds.
-
     Attributes:
         followed: ids of the events whose every step is kept.
-        series: the counts.
         version: increases with every change.
     """
 

@@ -42,8 +42,6 @@ class Watch:
     """What one page shows.
 
     Attributes:
-        filters: filters of the rows.
-        row: renders a row.
         overview: renders what stands above the rows, by name of the part.
         is_allowed: returns whether the visitor is still logged in.
     """
@@ -58,7 +56,6 @@ class Live:
     """Streams of events to open pages.
 
     Args:
-        journal: the rows.
         bounds: the most pages, and the longest stream.
         look: adds what other processes do to the journal; called before each look at it.
     """
@@ -93,10 +90,8 @@ class Live:
         """Answer a request with a stream, until its time is over.
 
         Args:
-            watch: what the page shows.
             cursor: the page's cursor, or the id of the last event it has received.
             receive: ASGI's; it returns when the visitor is gone.
-            send: ASGI's.
         """
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
         self._viewers += 1

@@ -25,9 +25,7 @@ class Field(NamedTuple):
 
     Attributes:
         path: its path in Python, such as ``data.author.name``.
-        value: its value as text.
         is_unknown: whether the model does not know it, or a field that contains it.
-        is_hidden: whether its value is hidden.
     """
 
     path: str

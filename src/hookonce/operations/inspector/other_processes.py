@@ -26,12 +26,7 @@ _STATES = {Known.DONE: EventState.HANDLED, Known.DEAD: EventState.DEAD}
 
 
 class OtherProcesses:
-    """Adds to the journal what other processes do, while a page is open.
-
-    Args:
-        receiver: the receiver whose endpoint and store are read.
-        journal: where it is added.
-    """
+    """Adds to the journal what other processes do, while a page is open."""
 
     def __init__(self, receiver: Receiver, journal: Journal) -> None:
         self._store = receiver.store

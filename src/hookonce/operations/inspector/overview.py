@@ -25,7 +25,6 @@ class Overview:
     Attributes:
         stats: what the store holds; None if it does not answer.
         problems: why the receiver is not ready.
-        warnings: what an operator should fix.
         charts: the last five minutes.
     """
 
@@ -39,7 +38,6 @@ class Overviews:
     """Asks a receiver for its state, at most once a second.
 
     Args:
-        receiver: the receiver.
         journal: the counts for the charts; the size of the inbox is added to them.
     """
 

@@ -25,9 +25,6 @@ class Frame:
     Attributes:
         home: path at which the inspector is mounted.
         root: path of the endpoint's pages: ``home``, or below it if there are several endpoints.
-        endpoint: name of the endpoint.
-        endpoints: names of all endpoints.
-        has_inbox: whether the receiver has an inbox.
     """
 
     home: str

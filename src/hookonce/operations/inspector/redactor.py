@@ -57,11 +57,7 @@ _HIGHEST = 0x10FFFF
 class Redactor:
     """Hides values on one page, and remembers them to find them in other texts of the page.
 
-    Args:
-        rules: which fields are hidden.
-
     Attributes:
-        has_hidden: whether any value was hidden.
         is_complete: whether all hidden values could be remembered.
     """
 
@@ -94,7 +90,6 @@ class Redactor:
         """Return a text without all that follows the name of a hidden field.
 
         Args:
-            text: any text.
             by_line: whether the next line is shown again, as in a traceback.
         """
         if len(text) < _LEAST_TEXT:
@@ -120,7 +115,6 @@ class Redactor:
         """Return a text without the values that were hidden before, however they are escaped.
 
         Args:
-            text: any text.
             least: shorter values are not searched for.
         """
         if not self.is_complete:

@@ -24,7 +24,6 @@ class Second:
 
     Attributes:
         number: the second, by a monotonic clock.
-        counts: answers by kind.
         times: histogram of how long they took.
         depth: events in the inbox, if somebody looked.
         age: seconds since the oldest of them was received, if there is one.
@@ -92,12 +91,7 @@ def merged(seconds: Iterable[Second]) -> list[int]:
 
 
 def percentile(times: Sequence[int], fraction: float) -> float | None:
-    """Return the time within which a fraction of the answers was given; None without answers.
-
-    Args:
-        times: a histogram.
-        fraction: such as 0.95.
-    """
+    """Return the time within which a fraction of the answers was given; None without answers."""
     wanted = fraction * sum(times)
     if not wanted:
         return None

@@ -63,15 +63,7 @@ class Site:
     """The pages of one receiver.
 
     Args:
-        receiver: the receiver.
         endpoints: names of all endpoints that the inspector shows.
-        access: says whether the visitor of a live page is still logged in.
-        redaction: what the pages hide.
-        bounds: how much is kept.
-
-    Attributes:
-        pages: renders the templates.
-        live: streams to open pages.
     """
 
     def __init__(

@@ -25,12 +25,7 @@ class DeadLetterRow:
     """A dead letter in the list.
 
     Attributes:
-        id: the event's id.
         type: the event's type; None if the body was unreadable.
-        reason: why the event was given up.
-        error: the last failure.
-        attempts: number of attempts.
-        received_at: Unix seconds.
         buried_at: Unix seconds; for a kept event the moment at which it becomes a dead letter.
         is_kept: whether the event is only kept, since the sender may deliver it again.
         finished: handlers that have succeeded.
@@ -85,11 +80,7 @@ class DeadLetterView:
     """A dead letter on its own page.
 
     Attributes:
-        row: the values of the list.
         history: its failed attempts, oldest first.
-        body: the body.
-        model: the event as its model reads it.
-        steps: the steps of the event.
     """
 
     row: DeadLetterRow
@@ -124,12 +115,8 @@ class EntryRow:
     """An event of the inbox in the list.
 
     Attributes:
-        id: the event's id.
-        type: the event's type.
-        received_at: Unix seconds.
         due_at: Unix seconds of the next attempt.
         state: as ``Entry.state`` returns it.
-        attempts: number of attempts.
         error: the last failure, or an empty text.
     """
 

@@ -33,13 +33,10 @@ class Row:
         at: Unix seconds of its arrival.
         kind: kind of its answer; ``running`` while it is in flight.
         answer: status and reason; empty while it is in flight.
-        type: the event's type, or an empty text.
-        id: the event's id, or an empty text.
         is_genuine: whether type and id are signed.
         attempt: number of the attempt, as the sender counts.
         succeeded: how often handlers have succeeded.
         failed: how often handlers have failed.
-        state: state of the event, or an empty text.
         seconds: how long the answer took.
         size: bytes of the body.
     """
@@ -94,7 +91,6 @@ class StepView:
     """A step in the history of an event.
 
     Attributes:
-        at: Unix seconds.
         kind: its class in the style sheet.
         text: a sentence.
         attempt: number of its attempt.
@@ -117,17 +113,14 @@ class DeliveryView:
     """A delivery on its own page.
 
     Attributes:
-        row: the values of the list.
         verdict: result of the verification, in words.
         is_refused: whether it is not genuine.
         skew: our clock minus the signed timestamp, in seconds.
         secret_index: the secret that matched; 0 is the first.
-        signature_count: number of its signatures.
         dedup: what the store knew about its event, in words.
         headers: in the order of the request.
         body: the body; None if it was not kept.
         model: the event as its model reads it; None if the delivery is not genuine.
-        steps: the steps of the event.
         is_cut: whether earlier steps were dropped.
         process: the process that answered it; empty for this one.
     """

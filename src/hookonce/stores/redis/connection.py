@@ -238,8 +238,6 @@ async def exchange(
     """Send commands together, and return their replies; a server's error is a reply too.
 
     Args:
-        connection: to the server.
-        commands: the commands.
         heard: called when the first reply has arrived.
     """
     packed = [

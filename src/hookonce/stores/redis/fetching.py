@@ -31,7 +31,6 @@ class _Look:
     """A shard's answer to the question whether it has events to fetch.
 
     Attributes:
-        shard: the number of the shard.
         token: the token to use for a fetch from this shard.
         next_due: seconds until the next event is due, 0 if one is due; None if none waits.
         is_repeat: whether the shard has seen a fetch with this token already.
@@ -65,9 +64,6 @@ class Fetching:
     same applies if the worker's call was cancelled before every shard had answered. A network may
     deliver a call late, so every call has a number, and a shard ignores a number below one it has
     seen.
-
-    Args:
-        shards: all shards.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:

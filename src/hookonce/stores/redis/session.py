@@ -38,7 +38,6 @@ class Session:
     """The connections of a store to its servers, and the tasks that use them.
 
     Args:
-        settings: of the store.
         flushed: called for each batch with the number of steps and the seconds it took.
     """
 

@@ -27,11 +27,9 @@ class RedisSettings:
     """Checked settings of a Redis store.
 
     Attributes:
-        place: where the servers are.
         identity: equal for two stores that remember the same events.
         bases: the prefix of the keys of each shard.
         channel: the channel on which waiting workers are notified.
-        safety: the durability that a write must reach.
         retention: seconds a done event is remembered.
         clock: used in place of the server's clock; None for the server's.
     """

@@ -56,9 +56,7 @@ class Shard:
 
     Args:
         base: the prefix of the shard's keys.
-        servers: the servers that hold the keys.
         flushed: called for each batch with the number of steps and the seconds it took.
-        settings: of the store.
 
     Attributes:
         now: Unix seconds by the script's clock in the last batch.
@@ -99,7 +97,6 @@ class Shard:
         """Queue a step, and return a future of its reply.
 
         Args:
-            step: the step.
             may_be_dropped: skip the step if its caller is cancelled before it is sent: a claim
                 would have no owner. A completion is a fact, and is not skipped.
 

@@ -32,8 +32,6 @@ class Listener:
     """Receives notifications about new events, in one event loop.
 
     Args:
-        servers: where to subscribe.
-        channel: the channel of the notifications.
         is_due: returns whether an endpoint has an event to fetch.
     """
 

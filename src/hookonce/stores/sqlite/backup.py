@@ -91,9 +91,7 @@ def write_backup(source: Path, target: Path, *, overwrite: bool) -> int:
     The copy appears at its path complete and synced to the disk, or not at all.
 
     Args:
-        source: the store's file.
         target: path of the copy; its folder must exist.
-        overwrite: whether an existing file is replaced.
 
     Raises:
         StoreError: the backup failed; the message says why.

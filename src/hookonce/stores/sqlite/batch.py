@@ -36,8 +36,6 @@ class Job(Generic[T]):
     Attributes:
         flushes: the listeners of the store that was called; they are notified of the batch.
         key: the event, if the job can be combined with other jobs of its class; else None.
-        future: what the caller awaits.
-        outcome: the result.
         error: the error that the caller gets in place of a result.
         committed: whether the job was committed on its own, after its batch had failed.
         may_be_dropped: skip the job if its caller was cancelled meanwhile: a claim would have no

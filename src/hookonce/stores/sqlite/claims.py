@@ -120,9 +120,6 @@ class ClaimsTable:
         """Apply a step of ``life`` to an event, write what has changed, and return the answer.
 
         Args:
-            connection: in a transaction.
-            key: of the event.
-            step: the step.
             delivery: for a dead letter that the step may create.
 
         Raises:

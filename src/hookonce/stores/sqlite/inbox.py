@@ -135,11 +135,7 @@ class InboxLimits(NamedTuple):
 
 
 class InboxTable:
-    """Fetches from the inbox; every method runs in the caller's transaction.
-
-    Args:
-        claims: the claims in the same file.
-    """
+    """Fetches from the inbox; every method runs in the caller's transaction."""
 
     def __init__(self, claims: ClaimsTable) -> None:
         self.claims = claims

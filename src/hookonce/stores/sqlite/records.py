@@ -61,7 +61,6 @@ def load_record(
 
     Args:
         columns: the values of ``COLUMNS``; None where a table has no row of the event.
-        queued: the event's entry in the inbox.
         done_until: Unix time until which a done event is remembered.
     """
     token, until, lease, *counted, expires = columns[:8]
@@ -95,7 +94,6 @@ def execute_rows(
     """Execute a statement over rows of values, and return its results.
 
     Args:
-        connection: in a transaction.
         statement: has ``{rows}`` in place of the rows, after VALUES or in a list. It must ignore
             rows of NULL, which may follow.
         constants: the values of ?1, ?2 and so on.

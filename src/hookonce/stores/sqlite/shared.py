@@ -23,12 +23,7 @@ class SharedFile:
     """The tables and the writer of a file, for all stores with the same retention and clock.
 
     Args:
-        path: the file, absolute.
         retention_seconds: how long a done event is remembered.
-        clock: Unix time in seconds.
-
-    Attributes:
-        path: the file.
     """
 
     def __init__(self, path: Path, retention_seconds: float, clock: Clock) -> None:

@@ -110,7 +110,6 @@ class Writer:
     later call, or a call after a fork, starts it again. A store is identified by its ``Flushes``.
 
     Args:
-        path: the file.
         maintenance: run from time to time while the file is open.
 
     Attributes:
