@@ -25,17 +25,22 @@ def system_clock() -> float:
 
 
 class ManualClock:
-    """A clock for tests: it stands still until it is moved forward."""
+    """A clock for tests: it stands still until it is moved.
 
-    def __init__(self) -> None:
-        self._now = time.time()
+    Args:
+        now: the Unix time in seconds that it shows at first; None for the present time.
+
+    """
+
+    def __init__(self, now: float | None = None) -> None:
+        self._now = time.time() if now is None else now
 
     def __call__(self) -> float:
         """Return the Unix time in seconds."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward."""
+        """Move the clock forward, or back by a negative number."""
         self._now += seconds
 
 

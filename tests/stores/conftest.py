@@ -1,6 +1,6 @@
-"""The stores that the contract suites run over, and a clock that moves only when it is told to.
+"""The stores that the contract runs over, and a clock that moves only when a test moves it.
 
-A backend joins both contract suites by a factory in ``BACKENDS``.
+A backend joins the contract by a factory in ``BACKENDS``.
 """
 
 from __future__ import annotations

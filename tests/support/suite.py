@@ -52,6 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    pytest.register_assert_rewrite("hookonce.stores.contract")  # a failed rule shows its values
     # Without byte code on the disk each of the processes that tests start compiles hookonce anew.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

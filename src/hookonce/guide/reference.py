@@ -46,6 +46,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "hookonce.emulator": (),
     "hookonce.simulation": (),
     "hookonce.stores": (),
+    "hookonce.stores.contract": (),
     "hookonce.stores.memory": (),
     "hookonce.stores.sqlite": (),
     "hookonce.stores.redis": (),
