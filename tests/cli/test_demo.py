@@ -14,7 +14,7 @@ import pytest
 from support.redis_servers import RedisServer
 
 import hookonce.verification.signature
-from hookonce import VerifiedDelivery, Verifier
+from hookonce import VerifiedDelivery
 from hookonce.delivery.calls import Calls
 from hookonce.delivery.pipeline import Pipeline
 from hookonce.events import EVENT_CLASSES
@@ -22,6 +22,7 @@ from hookonce.outcome import Outcome, Reason
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import ClaimResult, DeliveryKey, Ownership, Token
 from hookonce.verification.headers import SignedParts
+from hookonce.verification.signature import PartsVerifier
 
 from .recorder import closed_port_url
 from .running import Result, invoke, on_a_terminal, run, running
@@ -242,16 +243,16 @@ def test_a_fault_makes_it_fail_and_is_said_where_it_shows(
 @pytest.mark.usefixtures("quiet_again")
 def test_it_sends_what_it_says_that_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int, bytes]] = []
-    real = Verifier.verify_parts
+    real = PartsVerifier.verify_parts
 
     def look(
-        self: Verifier, body: bytes, parts: SignedParts, *, now: float | None = None
+        self: PartsVerifier, body: bytes, parts: SignedParts, *, now: float | None = None
     ) -> VerifiedDelivery:
         message_id, _, _, signatures = parts
         seen.append((message_id, len(signatures), body))
         return real(self, body, parts, now=now)
 
-    monkeypatch.setattr(Verifier, "verify_parts", look)
+    monkeypatch.setattr(PartsVerifier, "verify_parts", look)
     assert invoke("demo").status == 0
     ids, signatures, bodies = zip(*seen, strict=True)
     assert signatures == (1,) * 13 + (2,) * 7, "from the rotation on, there are two"

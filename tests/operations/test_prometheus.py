@@ -19,6 +19,7 @@ from hookonce import Event, Receiver
 from hookonce.events import EVENT_CLASSES, CommentReceived
 from hookonce.operations.prometheus import PrometheusObserver, metrics_routes
 from hookonce.outcome import NOT_POST, Outcome, Reason
+from hookonce.receiver.receiver import note_unread
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.values import StoreStats
 from hookonce.testing import TestSender, event_body, make_event
@@ -122,7 +123,7 @@ async def test_the_last_success_and_failure_leave_out_test_events_and_other_meth
     async with TestSender(receiver, secrets=SECRET) as sender:
         test_event = event_body("webhook.test", event_id="evt_test")
         (await sender.send(test_event)).expect(200)
-        receiver.note_unread(NOT_POST, 0.0)
+        note_unread(receiver, NOT_POST, 0.0)
         assert not found_in(samples(observer), "last_success_timestamp_seconds")
         assert not found_in(samples(observer), "last_failure_timestamp_seconds")
         await sender.send(make_event(CommentReceived))

@@ -13,8 +13,9 @@ import pytest
 from starlette.datastructures import Headers as StarletteHeaders
 from werkzeug.datastructures import Headers as WerkzeugHeaders
 
-from hookonce import Refusal, VerificationError, Verifier, sign, verify
+from hookonce import Refusal, VerificationError, sign, verify
 from hookonce.verification.headers import DeliveryHeaders, DeliveryHints, read_headers
+from hookonce.verification.signature import PartsVerifier
 
 SECRET = "whsec_" + base64.b64encode(b"the secret of these tests").decode()
 NOW = 1_700_000_000
@@ -390,7 +391,7 @@ def test_headers_in_any_shape_are_read_at_once_for_what_is_signed_and_what_is_hi
     assert signed == DeliveryHeaders.parse(shape(headers))
     assert hints == DeliveryHints.parse(shape(headers), service)
     assert (hints.attempt == 3) is (service != "other")
-    delivery = Verifier(SECRET).verify_parts(BODY, signed, now=NOW)
+    delivery = PartsVerifier(SECRET).verify_parts(BODY, signed, now=NOW)
     assert delivery == verify(BODY, shape(headers), SECRET, now=NOW)
 
 
@@ -401,7 +402,7 @@ def test_headers_that_cannot_be_read_are_refused_as_they_are_by_verify(
 ) -> None:
     headers: Any = {**GENUINE, name: value}
     with pytest.raises(VerificationError) as caught:
-        Verifier(SECRET).verify_parts(BODY, read_headers(headers)[0], now=NOW)
+        PartsVerifier(SECRET).verify_parts(BODY, read_headers(headers)[0], now=NOW)
     assert caught.value.reason is refusal(headers)
 
 

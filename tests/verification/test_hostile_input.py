@@ -23,12 +23,12 @@ from hookonce import (
     Refusal,
     VerificationError,
     VerifiedDelivery,
-    Verifier,
     sign,
     unwrap,
     verify,
 )
 from hookonce.verification.headers import DeliveryHints, read_headers
+from hookonce.verification.signature import PartsVerifier
 
 pytestmark = pytest.mark.sample(6, of="file")
 
@@ -105,7 +105,7 @@ def test_arbitrary_headers_give_a_delivery_or_a_refusal_and_never_another_error(
     body: bytes, headers: Any, now: float
 ) -> None:
     verdict = verdict_of(partial(verify, body, headers, SECRET, now=now))
-    verifier = Verifier(SECRET)
+    verifier = PartsVerifier(SECRET)
     assert verdict == verdict_of(partial(verifier.verify, body, headers, now=now))
     assert verdict == verdict_of(
         lambda: verifier.verify_parts(body, read_headers(headers)[0], now=now)

@@ -9,6 +9,7 @@ from support.secrets import ChangingSecrets
 
 from hookonce import VerificationError, Verifier, sign, unwrap, verify
 from hookonce.verification.headers import signed_parts
+from hookonce.verification.signature import PartsVerifier
 
 SECRET = "whsec_" + base64.b64encode(b"the secret of these tests").decode()
 OTHER = "whsec_" + base64.b64encode(b"another secret, as long..").decode()
@@ -77,7 +78,7 @@ def test_a_verifier_asks_its_provider_at_every_delivery() -> None:
 
 def test_a_verifier_asks_its_provider_for_headers_that_are_read_already_too() -> None:
     provider = ChangingSecrets(OTHER)
-    verifier = Verifier(provider)
+    verifier = PartsVerifier(provider)
     parts = signed_parts(GENUINE)
     with pytest.raises(VerificationError):
         verifier.verify_parts(BODY, parts, now=NOW)
@@ -86,7 +87,7 @@ def test_a_verifier_asks_its_provider_for_headers_that_are_read_already_too() ->
 
 
 def test_headers_that_are_read_already_are_judged_by_the_time_that_is_given() -> None:
-    verifier = Verifier(SECRET, clock=lambda: NOW + 1_000)
+    verifier = PartsVerifier(SECRET, clock=lambda: NOW + 1_000)
     parts = signed_parts(GENUINE)
     assert verifier.verify_parts(BODY, parts, now=NOW + 1).skew == 1
     with pytest.raises(VerificationError):

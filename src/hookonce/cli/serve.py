@@ -22,6 +22,7 @@ from hookonce import Receiver
 from hookonce.http.app import ASGIApp, Receive, Scope, Send
 from hookonce.http.guard import respond
 from hookonce.http.health import HEALTH_PATHS
+from hookonce.receiver.receiver import note_unread
 from hookonce.stores.memory import MemoryStore
 
 from .application import INSPECTOR_PATH, application_of, service_app
@@ -329,7 +330,7 @@ def _refusing(receiver: Receiver) -> ASGIApp:
     """Return an application that answers 503 to the requests of excess connections."""
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of an ASGI application
-        receiver.note_unread(OVERLOADED, 0.0)
+        note_unread(receiver, OVERLOADED, 0.0)
         await respond(send, OVERLOADED, closing=scope)
 
     return refuse

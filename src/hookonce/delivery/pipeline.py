@@ -21,7 +21,7 @@ from ..routing.handler import Handler
 from ..stores.time_limit import within
 from ..stores.values import Dead, Delivery, DeliveryKey, Done, EnqueueResult, Full, Stored, Waiting
 from ..verification.headers import DeliveryHints, RawHeaders, header_pairs, read_headers
-from ..verification.signature import VerifiedDelivery, Verifier
+from ..verification.signature import PartsVerifier, VerifiedDelivery
 from ..watching.records import (
     DeliveryAnswered,
     DeliveryAuthenticated,
@@ -69,7 +69,7 @@ class Pipeline:
         self,
         dependencies: Dependencies,
         *,
-        verifier: Verifier,
+        verifier: PartsVerifier,
         service: str | None,
         attempts: Attempts,
         intake: Intake | None,

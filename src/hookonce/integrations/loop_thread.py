@@ -19,6 +19,7 @@ from ..http.body import RefusedError
 from ..logs import get_logger
 from ..outcome import BROKEN, Outcome, Reason, later
 from ..receiver import Receiver
+from ..receiver.receiver import note_unread
 from ..verification.headers import RawHeaders
 
 _log = get_logger("hookonce")
@@ -86,9 +87,9 @@ class LoopThread:
         with self._lock:
             running = self._running
             if running is None or not running.is_ours():
-                self._receiver.note_unread(outcome, waited)
+                note_unread(self._receiver, outcome, waited)
             else:
-                running.call_soon(self._receiver.note_unread, outcome, waited)
+                running.call_soon(note_unread, self._receiver, outcome, waited)
         return outcome
 
     def idle(self, seconds: float) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from copy import copy as shallow_copy
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 
@@ -138,7 +139,7 @@ class Receiver(Router):
     def _assemble(self, settings: ReceiverSettings, observers: Iterable[Observer] = ()) -> None:
         self._wiring = Wiring(settings, self._table, observers)
         # Routes hold on to it, and it asks this object at each delivery.
-        self._app = DeliveryApp(self.handle, settings.limits, unread=self.note_unread)
+        self._app = DeliveryApp(self.handle, settings.limits, unread=partial(note_unread, self))
 
     def __repr__(self) -> str:
         return f"Receiver(endpoint={self.endpoint!r}, {len(self.handlers)} handlers)"
@@ -275,23 +276,9 @@ class Receiver(Router):
         copied = shallow_copy(self)  # with what a subclass has added
         source = self if router is None else router
         Router.__init__(copied, source.handlers, source.error_hooks)
-        copied._gap_hooks = [*self._gap_hooks]  # noqa: SLF001 - its own, as below
-        copied._assemble(settings)  # noqa: SLF001 - its own
+        copied._gap_hooks = [*self._gap_hooks]
+        copied._assemble(settings)
         return copied
-
-    @contextmanager
-    def replaced_by(self, other: Receiver) -> Iterator[None]:
-        """Let another receiver do this one's work while the block lasts, wherever it is mounted.
-
-        It is for looking at an application from outside: what the application's lifespan opens and
-        what its routes hand on is the other receiver's then, and this one's store stays alone.
-        Neither may be in use before.
-        """
-        own, self._wiring = self._wiring, other._wiring
-        try:
-            yield
-        finally:
-            self._wiring = own
 
     def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
@@ -515,16 +502,6 @@ class Receiver(Router):
         headers = sign(self.current_secrets()[0], event.id, body, timestamp=int(self.clock()))
         return await self._wiring.pipeline.handle(body, headers, is_backfill=True)
 
-    def note_unread(self, outcome: Outcome, seconds: float) -> None:
-        """Tell observers of a request that was answered without its body: by an HTTP face.
-
-        Args:
-            outcome: what was answered, for example that the body was too large.
-            seconds: how long that took.
-
-        """
-        self._wiring.observers.notify(DeliveryAnswered(self.endpoint, outcome, seconds))
-
     async def idle(self, seconds: float | timedelta) -> bool:
         """Return whether no handler runs any more, after waiting for that at most so long.
 
@@ -626,3 +603,32 @@ class Receiver(Router):
             await run_lifespan(self, receive, send)
         else:
             await elsewhere(scope, receive, send)
+
+
+# What adapters and tools of this package do with a receiver, and users do not.
+
+
+def note_unread(receiver: Receiver, outcome: Outcome, seconds: float) -> None:
+    """Notify a receiver's observers of a request that was answered without reading its body.
+
+    Args:
+        receiver: the receiver that the request was for.
+        outcome: the answer, for example that the body was too large.
+        seconds: how long the answer took.
+
+    """
+    receiver._wiring.observers.notify(DeliveryAnswered(receiver.endpoint, outcome, seconds))
+
+
+@contextmanager
+def replaced(receiver: Receiver, other: Receiver) -> Iterator[None]:
+    """Let another receiver do the work of a receiver while the block lasts, wherever it is mounted.
+
+    The application's lifespan then opens the other receiver, and its routes call the other one; the
+    store of the first stays closed. Neither receiver may be in use before.
+    """
+    own, receiver._wiring = receiver._wiring, other._wiring
+    try:
+        yield
+    finally:
+        receiver._wiring = own

@@ -19,7 +19,7 @@ from ..stores.activity import ActivityStore
 from ..stores.applications import Application, RegisteringStore
 from ..stores.protocols import BatchingStore, InboxStore, Store
 from ..stores.reconciling import ReconcilingStore
-from ..verification.signature import Verifier
+from ..verification.signature import PartsVerifier
 from ..watching.activity import Reporter
 from ..watching.disabling import DisableWatch
 from ..watching.log import AttemptLog
@@ -54,7 +54,7 @@ class Wiring:
         store, limits, clock = settings.store, settings.limits, settings.clock
         self.settings = settings
         self._handler_table = handler_table
-        verifier = Verifier(
+        verifier = PartsVerifier(
             settings.secrets.source, tolerance=settings.tolerance_seconds, clock=clock
         )
         self.rotation = RotationWatch(settings.current_secrets, clock)

@@ -158,10 +158,25 @@ class Verifier:
             raise unmatched()
         return delivery
 
+    def _current(self, provider: SecretsProvider) -> tuple[Signer, ...]:
+        """Return the signing functions for the secrets that the provider has now."""
+        try:
+            self._keyring = _renewed(self._keyring, provider)
+        except SecretError as error:
+            del provider
+            raise error.with_traceback(None) from error.__cause__
+        return self._keyring[1]
+
+
+class PartsVerifier(Verifier):
+    """Verifies deliveries whose headers the pipeline has parsed, together with the hints."""
+
+    __slots__ = ()
+
     def verify_parts(
         self, body: bytes, parts: SignedParts, *, now: float | None = None
     ) -> VerifiedDelivery:
-        """Return the verified delivery, from headers that are parsed already.
+        """Return the verified delivery.
 
         Raises:
             VerificationError: the timestamp is outside the tolerance, or no signature matches.
@@ -173,15 +188,6 @@ class Verifier:
         if delivery is None:
             raise unmatched()
         return delivery
-
-    def _current(self, provider: SecretsProvider) -> tuple[Signer, ...]:
-        """Return the signing functions for the secrets that the provider has now."""
-        try:
-            self._keyring = _renewed(self._keyring, provider)
-        except SecretError as error:
-            del provider
-            raise error.with_traceback(None) from error.__cause__
-        return self._keyring[1]
 
 
 def sign(

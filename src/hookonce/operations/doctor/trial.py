@@ -13,6 +13,7 @@ from ...clock import system_clock
 from ...http.app import ASGIApp, Receive, Scope, Send
 from ...http.inprocess import Lifespan, exchange, whole
 from ...outcome import Reason
+from ...receiver.receiver import replaced
 from ...sender import ANSWER_SECONDS
 from ...stores.time_limit import OutOfTimeError, limited
 from ...testing import SignedRequest
@@ -59,7 +60,7 @@ async def trial_findings(subject: Subject, *, host: str) -> list[Finding]:
     twin.observe(arrivals)
     app = _without_exits(subject.app)
     lifespan = Lifespan(app)
-    with subject.receiver.replaced_by(twin):
+    with replaced(subject.receiver, twin):
         failed = await _failure_of(lifespan.__aenter__(), "start")
         if failed is not None:
             return [failed]
