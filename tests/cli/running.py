@@ -13,8 +13,9 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from click.testing import CliRunner
 
@@ -56,17 +57,34 @@ _NOISE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a command ended, and what it printed."""
+    """How a command ended, and what it printed.
+
+    Attributes:
+        status: the exit code.
+        output: the standard output.
+        errors: the standard error, but for the lines that name stores.
+        stores: the stores that the command says it uses.
+
+    """
 
     status: int
     output: str
     errors: str
+    stores: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         for shown in (self.output, self.errors):
             for secret in (SECRET, OLD_SECRET):
                 assert secret.removeprefix("whsec_").rstrip("=") not in shown
             assert _SIGNATURE.search(shown) is None
+
+    @classmethod
+    def of(cls, status: int, output: str, errors: str) -> Self:
+        """Return a result; move the lines that name stores out of the errors."""
+        lines = errors.splitlines(keepends=True)
+        stores = tuple(line[7:-1] for line in lines if line.startswith("store: "))
+        rest = "".join(line for line in lines if not line.startswith("store: "))
+        return cls(status, output, rest, stores)
 
     def says(self, *parts: str, status: int | None = None) -> None:
         """Check that it ended with one clear line, and neither a traceback nor other output.
@@ -95,7 +113,7 @@ def invoke(
     result = CliRunner(env={**noise, **settings}).invoke(cli, list(arguments), input=stdin)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    return Result(result.exit_code, result.stdout, result.stderr)
+    return Result.of(result.exit_code, result.stdout, result.stderr)
 
 
 def run(
@@ -115,7 +133,7 @@ def run(
         timeout=PATIENCE_SECONDS,
         check=False,
     )
-    return Result(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+    return Result.of(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +170,7 @@ class Process:
     def ended(self) -> Result:
         """Return how it ended, once it has."""
         status = self.process.wait(PATIENCE_SECONDS)
-        return Result(status, self.output, self.errors)
+        return Result.of(status, self.output, self.errors)
 
 
 @contextmanager

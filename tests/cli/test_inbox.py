@@ -279,7 +279,7 @@ def test_a_link_to_an_empty_file_makes_no_store_of_it(
     empty, link = tmp_path / "environment", tmp_path / "hooks.db"
     empty.touch()
     link.symlink_to(empty)
-    invoke(group, command, f"sqlite:///{link}").says(f"the file '{link}' is empty", status=2)
+    invoke(group, command, f"sqlite:///{link}").says(f"the file '{empty}' is empty", status=2)
     assert empty.read_bytes() == b""
 
 

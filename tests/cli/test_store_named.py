@@ -4,9 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
+from redis.asyncio.sentinel import Sentinel
 from support.redis_servers import redis_server
 
-from .letters import APP, COMMENT, MESSAGE, bury
+from hookonce.stores.redis import RedisStore
+
+from .letters import APP, COMMENT, MESSAGE, bury, replay
 from .running import SECRET, invoke, run
 
 IDS = {"evt_message", "evt_comment"}
@@ -126,3 +130,58 @@ def test_a_password_in_the_environment_opens_redis(tmp_path: Path) -> None:
 def test_a_store_named_twice_is_refused(file: str) -> None:
     result = invoke("demo", "--store", "memory://", "--store-file", file)
     result.says("name the store by --store or by --store-file", status=2)
+
+
+def test_every_command_says_which_store_it_uses(url: str, tmp_path: Path) -> None:
+    assert invoke("dead", "list", url).stores == (url,)
+    assert invoke("inbox", "stats", environment={"HOOKONCE_STORE": url}).stores == (url,)
+    (tmp_path / "hooks.py").write_text(APP)
+    assert replay(tmp_path, "--all").stores == (url,)
+
+
+@pytest.mark.parametrize("selection", ["--all", "evt_comment"])
+def test_a_replay_without_the_services_settings_creates_no_store(
+    selection: str, tmp_path: Path
+) -> None:
+    (tmp_path / "hooks.py").write_text(
+        APP.replace(
+            '"sqlite:///hookonce.db"', 'os.environ.get("SHOP_STORE", "sqlite:///new.db")'
+        ).replace("from pathlib", "import os\nfrom pathlib")
+    )
+    result = replay(tmp_path, selection)
+    result.says(f"there is no file '{tmp_path / 'new.db'}'", "the service's settings", status=2)
+    assert result.stores == (f"sqlite:///{tmp_path / 'new.db'}",)
+    assert not (tmp_path / "new.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("redis://user:opensesame@127.0.0.1:6390/2", "redis://127.0.0.1:6390/2 (prefix hookonce)"),
+        (
+            "rediss+sentinel://:opensesame@one:1,two:2/main?prefix=shop&sentinel_password=hush",
+            "rediss+sentinel://one:1,two:2/main (prefix shop)",
+        ),
+        (
+            "unix:///run/valkey.sock?password=opensesame",
+            "unix:///run/valkey.sock (prefix hookonce)",
+        ),
+    ],
+)
+def test_the_name_of_a_redis_store_shows_no_password(url: str, name: str) -> None:
+    assert str(RedisStore(url)) == name
+
+
+@pytest.mark.parametrize(
+    ("client", "name"),
+    [
+        (Redis(host="cache", port=6390, db=2, password="opensesame"), "redis://cache:6390/2"),
+        (Redis(unix_socket_path="/run/valkey.sock"), "unix:///run/valkey.sock"),
+        (
+            Sentinel([("one", 1), ("two", 2)]).master_for("main"),  # type: ignore[no-untyped-call]
+            "redis+sentinel://one:1,two:2/main",
+        ),
+    ],
+)
+def test_a_store_on_a_client_has_the_name_of_its_servers(client: Redis, name: str) -> None:
+    assert str(RedisStore(client)) == f"{name} (prefix hookonce)"

@@ -33,7 +33,7 @@ from .listing import (
 from .loading import factory_option, load_receivers
 from .output import Output, json_option
 from .statuses import CannotBegin, Status
-from .stores import STORE_HELP, endpoint_option, run, store_argument, with_store
+from .stores import STORE_HELP, endpoint_option, run, store_argument, use_existing, with_store
 from .times import time_text
 
 _NOTHING = "no dead letters"
@@ -220,6 +220,8 @@ def replay(
     if not chosen:
         known = ", ".join(one.endpoint for one in targets)
         raise CannotBegin(f"{receiver} has no endpoint {endpoint!r}; it has {known}")
+    for one in chosen:
+        use_existing(one.store)
     output = Output(as_json=as_json)
     replaying = _Replaying(output)
     with terminated_as_interrupted():

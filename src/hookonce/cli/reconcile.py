@@ -22,6 +22,7 @@ from .loading import load_receiver
 from .output import Output
 from .service import read_id, service_options, with_client
 from .statuses import CannotBegin, Status
+from .stores import use_existing
 from .times import read_since, time_text
 
 _COLUMNS = {
@@ -138,9 +139,7 @@ def _check_store(receiver: Receiver, *, accepts: bool) -> None:
             "only the receiver's own process sees what is in memory://; call receiver.reconcile"
             " there"
         )
-    file = getattr(receiver.store, "path", None)
-    if isinstance(file, Path) and not file.exists():
-        raise CannotBegin(f"there is no file {str(file)!r}; run this where the receiver runs")
+    use_existing(receiver.store)
 
 
 async def _accepted(

@@ -9,13 +9,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import click
 
 from hookonce.clock import system_clock
 from hookonce.errors import StoreError
-from hookonce.stores import open_store, sqlite_path
+from hookonce.stores import open_store
 from hookonce.stores.applications import RegisteringStore
 from hookonce.stores.protocols import InboxStore, Store
 
@@ -164,9 +163,7 @@ def named_store(url: str) -> InboxStore:
 def with_store(url: str, use: Callable[[InboxStore], Awaitable[T]]) -> T:
     """Return what ``use`` returns for the store; end with an error if the store fails."""
     store = named_store(url)
-    # Split after `named_store` has accepted it: the error of `urlsplit` may quote a password.
-    if not is_target(url) and urlsplit(url).scheme == "sqlite":
-        _check_is_there(Path(sqlite_path(url)))
+    use_existing(store)
 
     async def use_it() -> T:
         try:
@@ -178,15 +175,23 @@ def with_store(url: str, use: Callable[[InboxStore], Awaitable[T]]) -> T:
     return run(use_it())
 
 
-def _check_is_there(file: Path) -> None:
-    """End unless the file is a store: to open it would create one, and hide a misspelt path.
+def use_existing(store: object) -> None:
+    """Say which store the command uses; end if opening it would create its file.
 
-    An empty file is refused too: the folder's owner could link to an empty file of another user.
+    A new store would hide a wrong path, or a variable that is set for the service but not here. An
+    empty file is refused too: the folder's owner could link to an empty file of another user.
     """
+    click.echo(f"store: {store}", err=True)
+    file = store.place if isinstance(store, RegisteringStore) else None
+    if not isinstance(file, Path):
+        return
     try:
         is_empty = not file.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
-        raise CannotBegin(f"there is no file {str(file)!r}") from None
+        raise CannotBegin(
+            f"there is no file {str(file)!r}; name the service's store, or run this command with"
+            " the service's settings and in its folder"
+        ) from None
     except OSError as error:
         raise CannotBegin(f"cannot look at {str(file)!r}: {error.strerror}") from None
     if is_empty:

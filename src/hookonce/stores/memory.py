@@ -192,6 +192,10 @@ class MemoryStore(StepStore):
             dead=sum(1 for key in self._dead if _belongs(key, endpoint)),
         )
 
+    def __str__(self) -> str:
+        """Return the URL of such a store."""
+        return "memory://"
+
     @property
     def place(self) -> MemoryStore:
         """The store itself: no two objects share one memory; see ``RegisteringStore.place``."""

@@ -28,6 +28,7 @@ class RedisSettings:
 
     Attributes:
         identity: equal for two stores that remember the same events.
+        prefix: the beginning of all keys.
         bases: the prefix of the keys of each shard.
         channel: the channel on which waiting workers are notified.
         retention: seconds a done event is remembered.
@@ -36,6 +37,7 @@ class RedisSettings:
 
     place: Place
     identity: Hashable
+    prefix: str
     bases: tuple[bytes, ...]
     channel: bytes
     safety: Safety
@@ -85,6 +87,7 @@ def settings_of(
     return RedisSettings(
         place=place,
         identity=(server, prefix),
+        prefix=prefix,
         bases=tuple(f"{{{prefix}:{shard}}}".encode() for shard in range(shards)),
         channel=f"{prefix}:wake".encode(),
         safety=Safety(durability, replicas),

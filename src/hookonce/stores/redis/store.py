@@ -319,6 +319,10 @@ class RedisStore(RedisReports, RedisReconciling):
         """Make a waiting event due now; see ``InboxStore.make_due``."""
         return bool(await self._session.ask(key, "make_due") == b"1")
 
+    def __str__(self) -> str:
+        """Return the URL of the servers without user and password, and the prefix of the keys."""
+        return f"{self._settings.place.name} (prefix {self._settings.prefix})"
+
     @property
     def place(self) -> Hashable:
         """What is equal for two stores of one URL and prefix; see ``RegisteringStore.place``."""

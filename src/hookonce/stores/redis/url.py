@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from inspect import signature
@@ -45,11 +45,13 @@ class Place:
         connect: makes what knows them, for one event loop.
         shards: how many shards are usual there.
         options: the store's own options in the URL.
+        name: the URL without user, password and options.
     """
 
     connect: Callable[[], Servers] = field(repr=False)
     shards: int = 1
     options: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
 
 
 class _UnusableError(ValueError):
@@ -63,7 +65,7 @@ def place_of(url: str) -> Place:
         ValueError: it names none; the message never shows a password.
     """
     try:
-        return _place(url)
+        return replace(_place(url), name=_without_credentials(url))
     except _UnusableError as error:
         reason = str(error)
     except ValueError:
@@ -72,6 +74,12 @@ def place_of(url: str) -> Place:
         )
     del url  # error trackers send the locals of every frame away
     raise ValueError(f"the Redis URL cannot be used: {reason} (it is one of {_FORMS})")
+
+
+def _without_credentials(url: str) -> str:
+    parts = urlsplit(url)
+    hosts = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{hosts}{parts.path}"
 
 
 def _place(url: str) -> Place:
@@ -108,7 +116,8 @@ def place_of_client(client: Redis | RedisCluster) -> Place:
         known = _parameters(connection_class)
         settings = {n: value for n, value in client.connection_kwargs.items() if n in known}
         hosts = [(str(node.host), int(node.port)) for node in nodes]
-        return Place(partial(ClusterServers, hosts, connection_class, settings), _CLUSTER_SHARDS)
+        connect = partial(ClusterServers, hosts, connection_class, settings)
+        return Place(connect, _CLUSTER_SHARDS, name=f"redis+cluster://{_joined(hosts)}")
     if not isinstance(client, Redis):
         raise TypeError(
             "RedisStore takes a URL, a redis.asyncio.Redis or a redis.asyncio.RedisCluster,"
@@ -124,8 +133,18 @@ def place_of_client(client: Redis | RedisCluster) -> Place:
         ]
         settings["connection_class"] = pool.connection_class
         service, watching = pool.service_name, manager.sentinel_kwargs
-        return Place(partial(SentinelServer, sentinels, service, settings, watching))
-    return Place(partial(one_server, pool.connection_class, settings))
+        name = f"redis+sentinel://{_joined(sentinels)}/{service}"
+        return Place(partial(SentinelServer, sentinels, service, settings, watching), name=name)
+    if "path" in settings:
+        name = f"unix://{settings['path']}"
+    else:
+        host, port = settings.get("host", "localhost"), settings.get("port", 6379)
+        name = f"redis://{host}:{port}/{settings.get('db') or 0}"
+    return Place(partial(one_server, pool.connection_class, settings), name=name)
+
+
+def _joined(hosts: Iterable[Address]) -> str:
+    return ",".join(f"{host}:{port}" for host, port in hosts)
 
 
 def _parameters(connection_class: type[AbstractConnection]) -> set[str]:

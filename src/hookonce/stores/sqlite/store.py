@@ -81,6 +81,10 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         self.path = path.resolve()
         self.flushes = Flushes()
 
+    def __str__(self) -> str:
+        """Return the URL of the store."""
+        return f"sqlite:///{self.path}"
+
     async def open(self) -> None:
         """Open the file and migrate its schema, or raise StoreError."""
         await self._run(lambda _: None)  # the writer opens the file
