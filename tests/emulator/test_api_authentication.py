@@ -3,6 +3,7 @@
 import pickle
 import re
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import httpx2
 import pytest
@@ -161,7 +162,7 @@ async def test_an_expired_key_is_answered_401(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
     """Authentication 8; Errors: "401 | Key expired"."""
-    headers = {"x-api-key": service.new_key(expires_at=service.now + 60)}
+    headers = {"x-api-key": service.new_key(expires_at=service.now + timedelta(minutes=1))}
     await service.advance(seconds=59)
     assert await status_with(api, headers) == 201
     await service.advance(seconds=1)

@@ -1,7 +1,7 @@
 """How much the API allows: Limits (interface v1), rule by rule."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import httpx2
 import pytest
@@ -157,7 +157,7 @@ async def test_simultaneous_requests_do_not_exceed_the_limit_of_endpoints() -> N
 def test_keys_per_workspace_follow_the_plan(plan: str, most: int) -> None:
     """Limits: "Keys per workspace"; Authentication 9: one for the free plan."""
     service = EmulatedService(plan=plan)
-    expired = service.now - 1  # which makes no room
+    expired = service.now - timedelta(seconds=1)  # which makes no room
     keys = [service.new_key(expires_at=expired) for _ in range(most)]
     assert len(set(keys)) == most
     with pytest.raises(ValueError, match=f"the plan allows {most} keys"):

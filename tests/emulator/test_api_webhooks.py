@@ -1,6 +1,7 @@
 """The webhook operations, one test for each rule of the interface (v1)."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import httpx2
 import pytest
@@ -176,7 +177,7 @@ async def test_a_disabled_endpoint_is_turned_back_on(
     """States: disabled, "PATCH with enabled true", active."""
     created = await create(api)
     path = f"/v1/webhooks/{created['id']}"
-    service.workspace.endpoints[created["id"]].count_failure(service.now)
+    service.workspace.endpoints[created["id"]].count_failure(service.now.timestamp())
     service.disable(created["id"])
     data = (await api.patch(path, json={"enabled": True})).json()["data"]
     assert (data["status"], data["disabledReason"]) == ("active", None)
@@ -187,7 +188,7 @@ async def test_enabling_an_active_endpoint_changes_nothing(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
     created = await create(api)
-    service.workspace.endpoints[created["id"]].count_failure(service.now)
+    service.workspace.endpoints[created["id"]].count_failure(service.now.timestamp())
     response = await api.patch(f"/v1/webhooks/{created['id']}", json={"enabled": True})
     assert response.json()["data"]["consecutiveFailures"] == 1
 
@@ -301,7 +302,7 @@ async def test_a_second_rotation_drops_the_oldest_secret(
     path = f"/v1/webhooks/{created['id']}/rotate-secret"
     second, third = [(await api.post(path)).json()["data"]["secret"] for _ in range(2)]
     row = service.workspace.endpoints[created["id"]]
-    assert row.secrets(service.now) == (third, second)
+    assert row.secrets(service.now.timestamp()) == (third, second)
 
 
 async def test_a_rotation_gives_another_secret_and_two_signatures_for_24_hours(
@@ -323,9 +324,9 @@ async def test_a_rotation_gives_another_secret_and_two_signatures_for_24_hours(
     }
     row = service.workspace.endpoints[created["id"]]
     await service.advance(hours=24, seconds=-1)
-    assert row.secrets(service.now) == (rotated["secret"], created["secret"])
-    await service.advance(seconds=1)
-    assert row.secrets(service.now) == (rotated["secret"],)
+    assert row.secrets(service.now.timestamp()) == (rotated["secret"], created["secret"])
+    await service.advance(timedelta(seconds=1, microseconds=1))  # `now` has whole microseconds
+    assert row.secrets(service.now.timestamp()) == (rotated["secret"],)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Random actions of people and platforms never break the invariants of posts and events."""
 
 from collections import Counter
+from datetime import timedelta
 from random import Random
 
 import pytest
@@ -52,14 +53,16 @@ class Walk:
                     rate, for_good = draw.random(), draw.random() < 0.5
                     service.faults.platform_fails(channel, rate=rate, for_good=for_good)
                 case 11:
-                    service.app.reschedule(post, service.now + draw.uniform(1, 600))
+                    service.app.reschedule(
+                        post, service.now + timedelta(seconds=draw.uniform(1, 600))
+                    )
         except (RefusedError, LookupError):
             pass
         await here.service.advance(seconds=draw.uniform(0, 40))
 
     async def _save(self, method: str, path: str) -> None:
         draw = self._random
-        seconds = self._here.service.now - 1795262400 + draw.uniform(-60, 600)
+        seconds = self._here.service.now.timestamp() - 1795262400 + draw.uniform(-60, 600)
         body = {
             "mode": draw.choice(["draft", "schedule", "now", "queue"]),
             "caption": "Hello.",

@@ -438,7 +438,7 @@ async def test_an_attempt_has_the_request_and_its_result() -> None:
         assert (attempt.delivery_id, attempt.event_id) == (row.id, event.id)
         assert attempt.endpoint_id == service.endpoint().id
         assert (attempt.event_type, attempt.number) == ("comment.received", number)
-        assert attempt.timestamp == int(attempt.at)
+        assert attempt.timestamp == int(attempt.at_unix)
         assert (attempt.is_genuine, attempt.is_extra, attempt.disturbance) == (True, False, None)
     assert (first.status, first.reason, first.failure) == (500, "handler_failed", "answered 500")
     assert (second.status, second.reason, second.failure) == (200, "handled", None)
@@ -454,5 +454,5 @@ async def test_the_wait_for_a_retry_counts_from_the_start_of_the_attempt() -> No
         await service.emit("comment.received")
         await service.advance(minutes=2)
         first, second = service.attempts()
-    assert first.at == began
-    assert 27 <= second.at - began <= 33
+    assert first.at_unix == began
+    assert 27 <= second.at_unix - began <= 33

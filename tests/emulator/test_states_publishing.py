@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 from support.service_api import checked_error
@@ -203,14 +204,14 @@ async def test_a_scheduled_post_that_is_deleted_or_made_a_draft_is_never_publish
 async def test_a_post_is_rescheduled_unless_it_waits_for_approval(here: Bakery) -> None:
     """States: "pending_approval | reschedule | before approval | unchanged"."""
     post = await here.create("schedule", scheduledAt=iso(60))
-    here.service.app.reschedule(post, here.service.now + 7200)
+    here.service.app.reschedule(post, here.service.now + timedelta(hours=2))
     await here.service.advance(hours=1)
     assert (await here.states(post))[0] == "scheduled"
     await here.service.advance(hours=2)
     assert (await here.states(post))[0] == "published"
     for other, code in (("post_waiting", "post.pending_approval"), (post, "post.not_scheduled")):
         with pytest.raises(RefusedError) as caught:
-            here.service.app.reschedule(other, here.service.now + 60)
+            here.service.app.reschedule(other, here.service.now + timedelta(minutes=1))
         assert (caught.value.status, caught.value.body.code) == (409, code)
 
 

@@ -1,6 +1,7 @@
 """Rules of the interface that any operation can break: fields of errors, states, versions."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from itertools import product
 from typing import Any, get_args
 
@@ -197,7 +198,7 @@ async def test_a_post_awaiting_approval_is_neither_published_nor_rescheduled(
     """Versioning 4; Versioning 6: publishing or rescheduling a post awaiting approval."""
     await refused(here, 409, "post.pending_approval", "POST", "/v1/posts/post_waiting/publish")
     with pytest.raises(RefusedError) as caught:
-        here.service.app.reschedule("post_waiting", here.service.now + 60)
+        here.service.app.reschedule("post_waiting", here.service.now + timedelta(minutes=1))
     assert (caught.value.status, caught.value.body.code) == (409, "post.pending_approval")
 
 

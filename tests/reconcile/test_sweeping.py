@@ -60,7 +60,7 @@ class Bakery:
 
     async def comment(self, comment_id: str) -> Event[Any]:
         """Write a comment whose event the service sends ten minutes later."""
-        written = moment(self.service.now).isoformat()
+        written = moment(self.service.now.timestamp()).isoformat()
         await self.service.advance(minutes=10)
         data = {"id": comment_id, "createdAt": written}
         return await self.service.emit(CommentReceived, data=data)

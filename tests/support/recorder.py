@@ -117,7 +117,9 @@ def add_endpoint(
     """Register another endpoint in this process."""
     url = f"https://{name}.test/webhooks"
     service._transport.mount(url, app)
-    return service.workspace.add_endpoint(url, events, "", new_secret(), service.now, f"wh_{name}")
+    return service.workspace.add_endpoint(
+        url, events, "", new_secret(), service.now.timestamp(), f"wh_{name}"
+    )
 
 
 def ticking(answer: Answers, *moves: Callable[[], object]) -> Answers:

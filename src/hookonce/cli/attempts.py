@@ -82,7 +82,7 @@ def print_attempt(attempt: DeliveryAttempt, output: Output) -> None:
     now = datetime.now(UTC)
     record = {
         "time": now.isoformat(timespec="milliseconds"),
-        "service_time": time_text(attempt.at),
+        "service_time": time_text(attempt.at_unix),
         "endpoint": attempt.endpoint_id,
         "delivery": attempt.delivery_id,
         "type": attempt.event_type,

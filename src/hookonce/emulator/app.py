@@ -6,6 +6,9 @@ in the app; it shows no operation for these (Endpoints: Gaps).
 
 from __future__ import annotations
 
+from datetime import datetime
+
+from ..clock import unix_seconds
 from ..resources import Channel, Post
 from .checks import require_allowed
 from .content import ChannelRow, PostRow
@@ -62,13 +65,14 @@ class App:
         self._publishing.save(post, "draft", post.scheduled_at, needs_approval=False)
         return post.to_resource()
 
-    def reschedule(self, post_id: str, moment: float) -> Post:
-        """Move a scheduled post to another time, in Unix seconds."""
+    def reschedule(self, post_id: str, moment: float | datetime) -> Post:
+        """Move a scheduled post to another time: an aware ``datetime`` or Unix seconds."""
         post = self._post(post_id)
         require_allowed(post, PostStep.RESCHEDULE)
-        if moment <= self._timeline.now:
+        scheduled_at = unix_seconds("moment", moment)
+        if scheduled_at <= self._timeline.now:
             raise ValueError("the time of a scheduled post must lie ahead")
-        self._publishing.schedule(post, moment)
+        self._publishing.schedule(post, scheduled_at)
         return post.to_resource()
 
     def retry(self, post_id: str, channel_id: str) -> Post:

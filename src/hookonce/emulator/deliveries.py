@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 
+from ..clock import utc
 from ..sender import LOG_SECONDS, RETRY_JITTER, RETRY_SECONDS
 from .chaos import UNDISTURBED, Chaos, Plan
 from .records import (
@@ -104,7 +105,7 @@ class Deliveries:
             row.status, row.next_attempt_at = DeliveryStatus.FAILED, None
         self._timeline.forget({row.id for row in pending})
         if reason is not DisabledReason.MANUAL:
-            self.notices.append(Notice(endpoint.id, reason, self._timeline.now))
+            self.notices.append(Notice(endpoint.id, reason, utc(self._timeline.now)))
 
     def _drop_old(self) -> None:
         kept_since = self._timeline.now - LOG_SECONDS
@@ -183,7 +184,7 @@ class Deliveries:
             row.status = DeliveryStatus.FAILED
             return
         jitter = self._random_for(row, "wait").uniform(-RETRY_JITTER, RETRY_JITTER)
-        self._plan_attempt(row, attempt.at + RETRY_SECONDS[row.attempts - 1] * (1 + jitter))
+        self._plan_attempt(row, attempt.at_unix + RETRY_SECONDS[row.attempts - 1] * (1 + jitter))
 
     def _random_for(self, row: DeliveryRow, what: str) -> Random:
         """Return a random source that depends only on the seed, the delivery and the attempt."""

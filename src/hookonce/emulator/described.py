@@ -115,7 +115,7 @@ class DescribedMedia(Described):
             url=self.url or f"https://cdn.example/{self.id}/{self.filename}",
             mime=self.mime,
             size=self.size,
-            created_at=unix_seconds(self.created_at, now),
+            created_at=unix_seconds_or(self.created_at, now),
             status=self.status,
             width=self.width,
             height=self.height,
@@ -180,7 +180,7 @@ class DescribedPost(Described):
         self, number: int, now: float, channels: dict[str, ChannelRow], new_id: Callable[[str], str]
     ) -> PostRow:
         """Return the row that the service keeps."""
-        created_at = unix_seconds(self.created_at, now)
+        created_at = unix_seconds_or(self.created_at, now)
         at = None if self.scheduled_at is None else self.scheduled_at.timestamp()
         return PostRow(
             id=self.id,
@@ -203,7 +203,7 @@ class DescribedPost(Described):
                     external_post_id=target.external_post_id,
                     permalink=target.permalink,
                     error=target.error,
-                    published_at=unix_seconds(target.published_at, at or created_at)
+                    published_at=unix_seconds_or(target.published_at, at or created_at)
                     if status == "published"
                     else None,
                 )
@@ -278,6 +278,6 @@ class DescribedLimits(Described):
     requests_left: Annotated[int, Field(ge=0)] | None = None
 
 
-def unix_seconds(moment: datetime | None, default: float) -> float:
+def unix_seconds_or(moment: datetime | None, default: float) -> float:
     """Return a moment in Unix seconds, or the default for None."""
     return default if moment is None else moment.timestamp()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
+
+from ..clock import utc
 
 
 def moment(unix: float) -> datetime:
     """Return the moment."""
-    return datetime.fromtimestamp(round(unix, 3), UTC)
+    return utc(round(unix, 3))
 
 
 def optional_moment(unix: float | None) -> datetime | None:

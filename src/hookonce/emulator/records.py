@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 
+from ..clock import utc
 from ..resources import WebhookDelivery, WebhookEndpoint
 from ..sender import DISABLING_FAILURES, DISABLING_SECONDS, TWO_SIGNATURES_SECONDS
 from .chaos import Disturbance
@@ -52,12 +54,12 @@ class Notice:
     Attributes:
         endpoint_id: the endpoint's id.
         reason: why it was disabled.
-        at: Unix seconds.
+        at: when, in the service's time, as an aware UTC ``datetime``.
     """
 
     endpoint_id: str
     reason: DisabledReason
-    at: float
+    at: datetime
 
 
 @dataclass(slots=True)
@@ -186,7 +188,7 @@ class DeliveryAttempt:
         event_id: the webhook-id.
         event_type: the event type.
         number: the number in the delivery-attempt header.
-        at: when it began, in the service's time (Unix seconds).
+        at_unix: when it began, in the service's time, in Unix seconds.
         timestamp: its webhook-timestamp.
         status: the answer's HTTP status, or None if the sender saw no answer.
         reason: the ``reason`` in the answer's JSON body, or an empty string.
@@ -203,7 +205,7 @@ class DeliveryAttempt:
     event_id: str
     event_type: str
     number: int
-    at: float
+    at_unix: float
     timestamp: int
     status: int | None
     reason: str
@@ -212,3 +214,8 @@ class DeliveryAttempt:
     disturbance: Disturbance | None = None
     is_genuine: bool = True
     is_extra: bool = False
+
+    @property
+    def at(self) -> datetime:
+        """When it began, in the service's time, as an aware UTC ``datetime``."""
+        return utc(self.at_unix)

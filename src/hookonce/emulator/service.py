@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import JsonValue
 
-from ..clock import span_seconds, system_clock, unix_seconds
+from ..clock import span_seconds, system_clock, unix_seconds, utc
 from ..errors import shows_half_built
 from ..events import Event, EventClass
 from ..http.app import ASGIApp
@@ -335,7 +335,8 @@ class EmulatedService:
         Args:
             role: viewer, contributor, editor or admin; only admins may manage webhooks.
             name: the name for people.
-            expires_at: when it expires, in the service's time (Unix seconds); never by default.
+            expires_at: when it expires, in the service's time: an aware ``datetime`` or Unix
+                seconds; never by default.
 
         Raises:
             ValueError: there is no such role, the plan allows no more keys, or ``expires_at`` has
@@ -351,9 +352,9 @@ class EmulatedService:
         self._keys.revoke(key)
 
     @property
-    def now(self) -> float:
-        """The Unix time of the service's schedule, in seconds."""
-        return self._time.now()
+    def now(self) -> datetime:
+        """The time of the service's schedule, as an aware UTC ``datetime``."""
+        return utc(self._time.now())
 
     async def advance(
         self,

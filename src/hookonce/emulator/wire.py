@@ -78,7 +78,7 @@ class Wire:
         old = random.choice(self._recorded)
         attempt = replace(
             old.attempt,
-            at=self._time.now(),
+            at_unix=self._time.now(),
             disturbance=Disturbance.REPLAY,
             is_extra=True,
         )
@@ -124,7 +124,7 @@ class Wire:
             event_id=row.event.id,
             event_type=row.event.type,
             number=row.attempts,
-            at=now,
+            at_unix=now,
             timestamp=int(signed_at),
             status=None,
             reason="",

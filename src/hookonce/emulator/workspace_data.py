@@ -25,7 +25,7 @@ from .described import (
     DescribedPost,
     DescribedWebhook,
     slots_of,
-    unix_seconds,
+    unix_seconds_or,
 )
 from .platforms import one_of
 from .rules import PLANS, Allowances
@@ -161,7 +161,7 @@ class WorkspaceData(Described):
         workspace.channels.update({row.id: row for row in rows})
         for media in self.media:
             workspace.media[media.id] = media.row(workspace.next_number(), now)
-        for post in sorted(self.posts, key=lambda one: unix_seconds(one.created_at, now)):
+        for post in sorted(self.posts, key=lambda one: unix_seconds_or(one.created_at, now)):
             try:
                 row = post.row(workspace.next_number(), now, workspace.channels, new_id)
             except KeyError as error:

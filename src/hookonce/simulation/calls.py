@@ -40,8 +40,8 @@ class HandlerCall:
     Attributes:
         number: counts the calls of this handler for this event, from 1, in the order of their
             starts.
-        started_at: virtual Unix seconds.
-        ended_at: virtual Unix seconds.
+        started_unix: virtual Unix seconds.
+        ended_unix: virtual Unix seconds.
         failure_injected: whether the call ended with an injected error.
         error: the error that the handler's own code raised, with its line; or None.
         start_order: the position of the start among the starts and ends of all calls.
@@ -51,8 +51,8 @@ class HandlerCall:
     event_id: str
     handler: str
     number: int
-    started_at: float
-    ended_at: float
+    started_unix: float
+    ended_unix: float
     outcome: CallOutcome
     fault: Fault | None
     failure_injected: bool

@@ -40,7 +40,7 @@ def _instrumented(handler: Handler, log: CallLog, plan: FaultPlan, loop: Virtual
     async def run(event: Event[Any], *context: object) -> None:
         number, start_order = log.start(event.id, handler.name), log.next_position()
         injection = plan.injection(event.id, handler.name, number)
-        started_at, cancellations = loop.unix_clock(), _cancellations()
+        started_unix, cancellations = loop.unix_clock(), _cancellations()
         outcome, is_injected, text = CallOutcome.SUCCEEDED, False, None
         try:
             await _run(handler, (event, *context), injection, loop)
@@ -57,8 +57,8 @@ def _instrumented(handler: Handler, log: CallLog, plan: FaultPlan, loop: Virtual
                     event_id=event.id,
                     handler=handler.name,
                     number=number,
-                    started_at=started_at,
-                    ended_at=loop.unix_clock(),
+                    started_unix=started_unix,
+                    ended_unix=loop.unix_clock(),
                     outcome=outcome,
                     fault=None if injection is None else injection.fault,
                     failure_injected=is_injected,
@@ -85,8 +85,8 @@ def _logging_failures(keyed: Keyed, handler: str, log: CallLog, loop: VirtualLoo
                     event_id=event.id,
                     handler=handler,
                     number=log.start(event.id, handler),
-                    started_at=now,
-                    ended_at=now,
+                    started_unix=now,
+                    ended_unix=now,
                     outcome=CallOutcome.FAILED,
                     fault=None,
                     failure_injected=False,

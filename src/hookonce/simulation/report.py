@@ -212,7 +212,7 @@ def _never_accepted(attempts: Sequence[DeliveryAttempt]) -> set[str]:
 def _breach_of(attempt: DeliveryAttempt) -> Breach | None:
     status = attempt.status or 0
     is_accepted = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
-    skew = abs(attempt.at - attempt.timestamp)
+    skew = abs(attempt.at_unix - attempt.timestamp)
     if is_accepted and (not attempt.is_genuine or skew > TOLERANCE_SECONDS + _ROUNDING_SECONDS):
         return Breach.FORGED
     if is_punished(status):
@@ -226,14 +226,14 @@ class _Stories:
     """The requests and handler calls of each event, as lines of text."""
 
     def __init__(self, attempts: Sequence[DeliveryAttempt], calls: Sequence[HandlerCall]) -> None:
-        self._started_at = attempts[0].at if attempts else 0.0
+        self._started_unix = attempts[0].at_unix if attempts else 0.0
         self._lines: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
         for attempt in attempts:
             line = f"delivery {attempt.number}: {_answer_text(attempt)}"
-            self._lines[attempt.event_id].append((attempt.at, line))
+            self._lines[attempt.event_id].append((attempt.at_unix, line))
         for call in calls:
             line = f"{call.handler} call {call.number}: {_outcome_text(call)}"
-            self._lines[call.event_id].append((call.started_at, line))
+            self._lines[call.event_id].append((call.started_unix, line))
 
     def violation(
         self,
@@ -246,8 +246,8 @@ class _Stories:
         lines = list(self._lines.get(event.event_id, ()))
         if other is not None and other.event_id != event.event_id:
             text = f"call {other.number} for {other.event_id}, same key: {_outcome_text(other)}"
-            lines.append((other.started_at, f"{other.handler} {text}"))
-        story = tuple(f"{at - self._started_at:+.1f} s  {line}" for at, line in sorted(lines))
+            lines.append((other.started_unix, f"{other.handler} {text}"))
+        story = tuple(f"{at - self._started_unix:+.1f} s  {line}" for at, line in sorted(lines))
         return Violation(breach, event.event_id, event.event_type, handler, story)
 
 
@@ -257,7 +257,7 @@ def _answer_text(attempt: DeliveryAttempt) -> str:
 
 
 def _outcome_text(call: HandlerCall) -> str:
-    text = f"{call.outcome} after {call.ended_at - call.started_at:.1f} s"
+    text = f"{call.outcome} after {call.ended_unix - call.started_unix:.1f} s"
     if call.error is not None:
         text += f": {call.error}"
     return f"{text} (injected: {call.fault})" if call.fault else text
