@@ -1,5 +1,6 @@
 """What has succeeded is never forgotten."""
 
+import asyncio
 import time
 
 import pytest
@@ -12,6 +13,7 @@ from hookonce import Inbox
 from hookonce.events import CommentReceived
 from hookonce.stores import open_store
 from hookonce.stores.protocols import InboxStore
+from hookonce.stores.values import Claimed
 from hookonce.testing import make_event
 
 pytestmark = pytest.mark.anyio
@@ -109,3 +111,75 @@ async def test_in_the_inbox_a_success_beside_a_failure_outlives_a_store_that_is_
         store.failures.clear()
         await empty_inbox(receiver)
     assert ran.count("mail") == 1
+
+
+async def test_a_success_also_outlives_a_retry_that_could_not_be_claimed(store_url: str) -> None:
+    store = FaultyStore(open_store(store_url, clock=time.time))
+    receiver = receiver_on(store, lease_seconds=0.2)
+    ran = list[str]()
+    fails = [True]
+
+    async def mail(_: CommentReceived) -> None:
+        ran.append("mail")
+
+    async def book(_: CommentReceived) -> None:
+        ran.append("book")
+        if fails:
+            raise ValueError("not yet")
+
+    on(receiver, "mail", mail)
+    on(receiver, "book", book)
+    async with receiver:
+        event = make_event(CommentReceived)
+        store.failures |= {"release": -1, "extend": -1}
+        await deliver(receiver, event)
+        await until(lambda: store.calls["release"] >= 4)  # 0.1 + 0.2 + 0.4 s: the lease is over
+        store.failures["claim"] = 1
+        retry = await deliver(receiver, event, attempt=2)
+        assert answer_of(retry) == (503, "store_unavailable")
+        fails.clear()
+        retry = await deliver(receiver, event, attempt=3)
+        assert answer_of(retry) == (200, "handled")
+    assert sorted(ran) == ["book", "book", "mail"]
+
+
+async def test_a_success_is_recorded_although_the_store_raises_another_error_than_its_own(
+    store_url: str,
+) -> None:
+    class Broken(FaultyStore):
+        async def complete(self, claim: Claimed) -> None:
+            self.calls["complete"] += 1
+            if self.calls["complete"] == 1:
+                raise TypeError("no number")
+            await self.inner.complete(claim)
+
+    receiver = receiver_on(Broken(open_store(store_url, clock=time.time)))
+    ran = list[str]()
+
+    async def book(event: CommentReceived) -> None:
+        ran.append(event.id)
+
+    on(receiver, "book", book)
+    async with receiver:
+        event = make_event(CommentReceived)
+        assert answer_of(await deliver(receiver, event)) == (200, "handled")
+        assert answer_of(await deliver(receiver, event, attempt=2)) == (200, "duplicate")
+    assert ran == [event.id]
+
+
+async def test_a_copy_of_a_handled_event_that_cannot_be_recorded_is_answered_at_once(
+    store_url: str,
+) -> None:
+    store = FaultyStore(open_store(store_url, clock=time.time))
+    receiver = receiver_on(store)
+
+    async def book(_: CommentReceived) -> None: ...
+
+    on(receiver, "book", book)
+    async with receiver:
+        event = make_event(CommentReceived)
+        store.failures["complete"] = -1
+        assert answer_of(await deliver(receiver, event)) == (200, "handled")
+        copy = await asyncio.wait_for(deliver(receiver, event, attempt=2), 4)  # of 8 s
+        assert answer_of(copy) == (200, "duplicate")
+        store.failures.clear()

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from support.deliveries import answer_of, deliver, receiver_on
 from support.handlers import on
-from support.stores import FaultyStore
+from support.stores import FaultyInboxStore, FaultyStore
 from support.waiting import until
 
-from hookonce import Receiver
+from hookonce import Inbox, Receiver
 from hookonce.events import CommentReceived
+from hookonce.operations import EventRetried, Observer
 from hookonce.stores import open_store
+from hookonce.stores.protocols import InboxStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Ownership
 from hookonce.testing import make_event
@@ -201,6 +203,37 @@ async def test_a_handler_that_cancels_its_own_task_ends_as_it_says(
         again = answer_of(await deliver(receiver, event, attempt=2))
         assert again == ((200, "handled") if raises else (200, "duplicate"))
     assert len(ran) == (2 if raises else 1)
+
+
+async def test_a_claim_adopted_while_the_earlier_claim_is_released_is_released_too(
+    durable_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Retries(Observer):
+        def event_retried(self, record: EventRetried) -> None:
+            retried.append(record.error)
+
+    inner = open_store(durable_url, clock=time.time)
+    assert isinstance(inner, InboxStore)
+    store = FaultyInboxStore(inner)
+    receiver = receiver_on(store, inbox=Inbox(backoff=0.0), lease_seconds=0.3)
+    retried, ran = list[str](), list[str]()
+    receiver.observe(Retries())
+
+    async def book(event: CommentReceived) -> None:
+        ran.append(event.id)
+        if len(ran) == 1:
+            raise ValueError("not yet")
+
+    on(receiver, "book", book)
+    async with receiver:
+        store.failures["extend"] = -1
+        gate = store.hang("retry")
+        await deliver(receiver, make_event(CommentReceived))
+        await until(lambda: "is still being handled here" in caplog.text)
+        del store.gates["retry"]
+        gate.set()
+        await until(lambda: len(ran) == 2)
+    assert retried == ["book: ValueError: not yet"]
 
 
 async def _succeed(_: CommentReceived) -> None: ...

@@ -1,22 +1,25 @@
 """A shutdown waits for what runs, and what it has to end is left for the next process."""
 
 import asyncio
+import gc
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx2
 import pytest
 from starlette.types import ASGIApp
-from support.deliveries import SECRET, deliver, receiver_on, shuts_down, sqlite_url
-from support.handlers import Waiting, counting
+from support.deliveries import SECRET, answer_of, deliver, receiver_on, shuts_down, sqlite_url
+from support.handlers import Waiting, counting, on
 from support.servers import HttpSender, Site, serving
 from support.stores import FaultyStore
 from support.waiting import until, until_async
 
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
+from hookonce.stores import open_store
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, delivery_key, new_token
 from hookonce.testing import TestSender, make_event, signed_request
@@ -316,3 +319,130 @@ async def test_a_cancelled_attempt_whose_release_fails_leaves_its_lease_to_run_o
     assert waiting.ended == ["cancelled"]
     assert "its lease will run out" in caplog.text
     assert await at_the_next_process(tmp_path, event, "handled") == [event.id]
+
+
+async def test_a_shutdown_releases_an_event_although_the_store_fails_once(store_url: str) -> None:
+    store = FaultyStore(open_store(store_url, clock=time.time))
+    receiver = receiver_on(store, drain_seconds=0.05)
+    mailed, booked = list[str](), list[str]()
+
+    async def mail(event: CommentReceived) -> None:
+        mailed.append(event.id)
+
+    async def book(event: CommentReceived) -> None:
+        booked.append(event.id)
+        if len(booked) == 1:
+            await asyncio.Event().wait()
+
+    on(receiver, "mail", mail)
+    on(receiver, "book", book)
+    event = make_event(CommentReceived)
+    async with receiver:
+        request = asyncio.create_task(deliver(receiver, event))
+        await until(lambda: booked)
+        store.failures |= {"release": 1, "extend": -1}
+    assert answer_of(await request) == (503, "shutting_down")
+    async with receiver:
+        retry = await deliver(receiver, event, attempt=2)
+        assert answer_of(retry) == (200, "handled")
+    assert (mailed, booked) == ([event.id], 2 * [event.id])
+
+
+async def test_a_shutdown_that_is_cancelled_closes_the_store_all_the_same(tmp_path: Path) -> None:
+    store, limits = f"sqlite:///{tmp_path}/hooks.db", Limits(drain_seconds=0.1)
+    receiver = Receiver(secrets=SECRET, store=store, limits=limits)
+    gate, began = asyncio.Event(), list[str]()
+
+    async def wait(event: CommentReceived) -> None:
+        began.append(event.id)
+        await gate.wait()
+
+    receiver.on(CommentReceived, name="wait")(wait)
+    await receiver.__aenter__()
+    request = signed_request(make_event(CommentReceived), SECRET)
+    delivery = asyncio.create_task(receiver.handle(request.body, request.headers))
+    await until(lambda: began)
+    closing = asyncio.create_task(receiver.__aexit__(None, None, None))
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait({closing})
+    assert not receiver.is_open
+    gate.set()
+    await delivery
+
+
+def test_when_the_loop_ends_a_running_thread_keeps_its_event_for_its_lease(
+    tmp_path: Path,
+) -> None:
+    ran, gate = list[str](), threading.Event()
+
+    def slow(_: CommentReceived) -> None:
+        ran.append("began")
+        gate.wait(20)
+        ran.append("ended")
+
+    event = make_event(CommentReceived)
+
+    def receiving(answer_seconds: float) -> Receiver:
+        url = f"sqlite:///{tmp_path}/hooks.db"
+        receiver = receiver_on(url, answer_seconds=answer_seconds)
+        on(receiver, "slow", slow)
+        return receiver
+
+    async def deliver_and_end() -> None:
+        request = asyncio.create_task(deliver(receiving(8), event))
+        await until(lambda: ran)
+        assert not request.done()
+
+    async def deliver_again() -> None:
+        async with receiving(0.2) as receiver:
+            retry = await deliver(receiver, event, attempt=2)
+            assert answer_of(retry) == (503, "in_flight")
+
+    try:
+        asyncio.run(deliver_and_end())
+        asyncio.run(deliver_again())
+    finally:
+        gate.set()
+    assert ran == ["began"]
+
+
+@pytest.fixture
+def collected() -> Iterator[None]:
+    """Collect what a closed loop has left, whose tasks would log errors in a later test."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.usefixtures("collected")
+def test_an_event_left_running_in_a_closed_loop_is_handled_in_the_next_loop(tmp_path: Path) -> None:
+    receiver = receiver_on(f"sqlite:///{tmp_path}/hooks.db", lease_seconds=0.6, answer_seconds=0.1)
+    mailed, booked = list[str](), list[str]()
+
+    async def mail(event: CommentReceived) -> None:
+        mailed.append(event.id)
+
+    async def book(event: CommentReceived) -> None:
+        booked.append(event.id)
+        if len(booked) == 1:
+            await asyncio.Event().wait()
+
+    on(receiver, "mail", mail)
+    on(receiver, "book", book)
+    event = make_event(CommentReceived)
+    loop = asyncio.new_event_loop()
+    answer = loop.run_until_complete(deliver(receiver, event))
+    assert answer_of(answer) == (503, "still_running")
+    loop.close()
+
+    async def deliver_until_handled() -> None:
+        async with receiver:
+
+            async def is_handled() -> bool:
+                return (await deliver(receiver, event, attempt=2)).status == 200
+
+            await until_async(is_handled)  # where an answer comes late, by the next copy
+            assert await receiver.idle(20)
+
+    asyncio.run(deliver_until_handled())
+    assert (mailed, booked) == ([event.id], 2 * [event.id])

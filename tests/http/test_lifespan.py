@@ -13,7 +13,7 @@ from support.servers import delivering, itself, starlette_routes
 
 from hookonce import Receiver, StoreError
 from hookonce.events import CommentReceived
-from hookonce.testing import TestSender, make_event
+from hookonce.testing import TestSender, make_event, signed_request
 
 pytestmark = pytest.mark.anyio
 
@@ -81,3 +81,16 @@ async def test_a_receiver_can_be_opened_again_after_its_lifespan(tmp_path: Path)
         async with delivering(receiver, SECRET) as sender:
             (await sender.send(event)).expect(200, reason)
     assert len(ran) == 1
+
+
+async def test_a_receiver_that_is_entered_twice_serves_until_it_is_left_twice(
+    tmp_path: Path,
+) -> None:
+    receiver = Receiver(secrets=SECRET, store=f"sqlite:///{tmp_path}/hooks.db")
+    receiver.on(CommentReceived, name="note")(lambda _: None)
+    async with receiver:
+        async with receiver:
+            pass
+        request = signed_request(make_event(CommentReceived), SECRET)
+        assert (await receiver.handle(request.body, request.headers)).reason == "handled"
+    assert not receiver.is_open

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from support.deliveries import long_ago
-from support.handlers import Handlers
+from support.deliveries import answer_of, deliver, long_ago, receiver_on
+from support.handlers import Handlers, on
 from support.processes import served_process
 from support.stores import FaultyStore
 from support.waiting import until, until_async
@@ -16,6 +17,7 @@ from support.waiting import until, until_async
 from hookonce import (
     Context,
     Limits,
+    Outcome,
     PayloadError,
     PayloadFault,
     Receiver,
@@ -26,10 +28,19 @@ from hookonce import (
 from hookonce.clock import utc
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
 from hookonce.inbox.waiting import WaitingEvents
+from hookonce.stores import open_store
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.protocols import Store
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.values import Claimed, DeadReason, delivery_key, new_token
+from hookonce.stores.values import (
+    Claimed,
+    ClaimResult,
+    DeadReason,
+    DeliveryKey,
+    Token,
+    delivery_key,
+    new_token,
+)
 from hookonce.testing import TestSender, event_body, make_event, signed_request
 from hookonce.testing.pytest_plugin import SenderFactory
 from hookonce.verification.secrets import new_secret
@@ -308,6 +319,33 @@ async def test_a_delivery_during_a_replay_waits_for_it(
         assert (await replay).reason == "handled"
         (await delivery).expect(200, "duplicate")
     assert len(runs) == 2
+
+
+async def test_a_replay_runs_although_a_copy_of_the_event_waits_for_it(durable_url: str) -> None:
+    class Replaying(FaultyStore):
+        async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
+            result = await super().replay(key, token, lease)
+            copies.append(asyncio.create_task(deliver(receiver, event, attempt=2)))
+            calls = self.calls["claim"]
+            await until(lambda: self.calls["claim"] > calls)
+            return result
+
+    copies = list[asyncio.Task[Outcome]]()
+    receiver = receiver_on(Replaying(open_store(durable_url, clock=time.time)))
+    rejects = [True]
+
+    async def book(_: CommentReceived) -> None:
+        if rejects:
+            raise Reject("not this one")
+
+    on(receiver, "book", book)
+    async with receiver:
+        event = make_event(CommentReceived)
+        assert answer_of(await deliver(receiver, event)) == (202, "rejected")
+        rejects.clear()
+        assert answer_of(await receiver.dead.replay(event.id)) == (200, "handled")
+        assert [answer_of(await copy) for copy in copies] == [(200, "duplicate")]
+    assert copies
 
 
 class Tolerant(Event[dict[str, Any]]):

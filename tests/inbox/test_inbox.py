@@ -6,11 +6,11 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from starlette.applications import Starlette
@@ -33,9 +33,11 @@ from hookonce.stores.values import (
     delivery_key,
     new_token,
 )
-from hookonce.testing import TestSender, event_body, make_event, new_event_id
+from hookonce.testing import TestSender, event_body, make_event, new_event_id, signed_request
 
 pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
 
 SOON = Backoff(first_seconds=0.01, factor=1, jitter=0)
 LATER = Backoff(first_seconds=3600, jitter=0)
@@ -977,3 +979,25 @@ async def test_each_attempt_of_a_worker_is_a_line_of_the_log(
     own = vars(logging.makeLogRecord({})).keys()
     parts = vars(lines[0]).keys() - own
     assert parts - {"attempt"} == vars(answered).keys() - own - {"delivery_attempt", "status"}
+
+
+@pytest.mark.parametrize("cancelled", ["fetch", "wait"])
+async def test_a_worker_goes_on_when_its_store_cancels_a_call(
+    tmp_path: Path, cancelled: str
+) -> None:
+    class Cancelling(FaultyInboxStore):
+        async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+            if name == cancelled and not self.calls[name]:
+                self.calls[name] += 1
+                raise asyncio.CancelledError
+            return await super().call(name, call)
+
+    store = Cancelling(SQLiteStore(tmp_path / "hooks.db"))
+    receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox())
+    ran = list[str]()
+    receiver.on(CommentReceived, name="note")(lambda event: ran.append(event.id))
+    async with receiver:
+        await until(lambda: store.calls[cancelled])
+        request = signed_request(make_event(CommentReceived), SECRET)
+        await receiver.handle(request.body, request.headers)
+        await until(lambda: ran)

@@ -1,4 +1,4 @@
-"""An event does not run beside itself."""
+"""An event never has two attempts at the same time."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from hookonce.testing import make_event
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_retry_joins_the_run_whose_lease_ended_while_the_loop_was_blocked(
+async def test_a_retry_joins_the_attempt_whose_lease_ended_while_the_loop_was_blocked(
     store_url: str,
 ) -> None:
     receiver = receiver_on(store_url, lease_seconds=0.4, answer_seconds=0.3)
@@ -55,7 +55,7 @@ def _router(name: str, handler: Callable[..., Any]) -> Router:
     return router
 
 
-async def test_a_retry_joins_the_run_whose_lease_ended_while_the_store_was_away(
+async def test_a_retry_joins_the_attempt_whose_lease_ended_while_the_store_was_away(
     store_url: str,
 ) -> None:
     store = FaultyStore(open_store(store_url, clock=time.time))
@@ -83,7 +83,7 @@ async def _is_duplicate(receiver: Receiver, event: Event[Any]) -> bool:
     return (await deliver(receiver, event, attempt=3)).reason == "duplicate"
 
 
-async def test_what_another_process_took_while_this_one_stood_still_is_not_begun_here(
+async def test_an_event_that_another_process_claimed_while_this_one_was_stalled_is_not_begun_here(
     durable_url: str,
 ) -> None:
     stalled = _Stalled(open_store(durable_url, clock=time.time))
@@ -107,7 +107,7 @@ async def _note(ran: list[str], name: str, _: CommentReceived) -> None:
 
 
 class _Stalled(FaultyStore):
-    """Claims, and lets nobody know until its gate opens."""
+    """A store that answers a claim only when its gate opens."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
