@@ -120,7 +120,7 @@ def test_stats_counts_of_all_endpoints_or_of_one(store: str) -> None:
 
 def test_stats_says_when_nobody_works_on_what_waits(store: str) -> None:
     alone = invoke("inbox", "stats", store, "--endpoint", "social").output
-    assert alone.splitlines()[-1] == "nobody works on it: start `hookonce worker`"
+    assert alone.splitlines()[-1] == "the inbox has no worker: start `hookonce worker`"
     assert "start `hookonce worker`" not in invoke("inbox", "stats", store).output
 
 

@@ -641,8 +641,8 @@ class TestRegistration:
 
         contradictions: list[tuple[Any, str]] = [
             ({"latest_by": key, "serial_by": key}, "latest_by or serial_by"),
-            ({"ties": "drop"}, "ties says what latest_by does"),
-            ({"ties": "drop", "serial_by": key}, "ties says what latest_by does"),
+            ({"ties": "drop"}, "ties needs latest_by"),
+            ({"ties": "drop", "serial_by": key}, "ties needs latest_by"),
             ({"ties": "first", "latest_by": key}, "'apply' or 'drop', not 'first'"),
         ]
         for options, message in contradictions:

@@ -251,8 +251,8 @@ def generates(*_: object) -> Iterator[None]:
     [
         (takes_event_alone, r"\(event, transaction\) or \(event, transaction, context\)"),
         (takes_four, r"\(event, transaction\) or \(event, transaction, context\)"),
-        (takes_context_second, "takes its context where its transaction is"),
-        (is_coroutine, "is async, and SQLiteLedger is for handlers that run in threads"),
+        (takes_context_second, "takes a context as its second argument"),
+        (is_coroutine, "is async, but SQLiteLedger is for handlers that run in threads"),
         (generates, "is a generator"),
     ],
 )
@@ -264,7 +264,7 @@ def test_a_function_that_does_not_suit_its_ledger_is_refused(
 
 
 def test_a_plain_function_is_refused_by_an_async_ledger(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="runs in a thread, and AioSQLiteLedger is for async"):
+    with pytest.raises(TypeError, match="runs in a thread, but AioSQLiteLedger is for async"):
         Router().on("*", within=AioSQLiteLedger(tmp_path / "app.db"))(takes_four_but_two)
 
 

@@ -408,13 +408,13 @@ class TestWorkersOfTheirOwn:
         async with delivering(receiver, SECRET) as sender:
             assert not (await receiver.check()).ready
             (await sender.send(comment())).expect(202, "stored")
-            await until(lambda: "nobody works on the inbox of default" in caplog.text)
-            [record] = [r for r in caplog.records if "nobody works" in r.getMessage()]
+            await until(lambda: "the inbox of default has no worker" in caplog.text)
+            [record] = [r for r in caplog.records if "has no worker" in r.getMessage()]
             assert record.levelno == logging.ERROR
             [problem] = (await receiver.check()).problems
             assert "`hookonce worker`" in problem
             await sender.send(comment())
-            assert caplog.text.count("nobody works") == 1  # not with every delivery
+            assert caplog.text.count("has no worker") == 1  # not with every delivery
             async with worker_beside(make_receiver):
                 await empty_inbox(receiver)
                 assert (await receiver.check()).ready
@@ -442,7 +442,7 @@ class TestWorkersOfTheirOwn:
         app.mount("/hooks", receiver)
         async with delivering(app, SECRET, path="/hooks/") as sender:
             (await sender.send(comment())).expect(202, "stored")
-            await until(lambda: "nobody works on the inbox" in caplog.text)
+            await until(lambda: "the inbox of default has no worker" in caplog.text)
             [problem] = (await receiver.check()).problems
             assert "lifespan" in problem
 
@@ -458,7 +458,7 @@ class TestWorkersOfTheirOwn:
 
     def test_memory_offers_no_inbox(self) -> None:
         for store in ("memory://", MemoryStore()):
-            with pytest.raises(ValueError, match="no inbox: what was answered must outlive"):
+            with pytest.raises(ValueError, match="no inbox, because its events do not outlive"):
                 Receiver(secrets=SECRET, store=store, inbox=Inbox())
 
 
@@ -969,7 +969,7 @@ async def test_each_attempt_of_a_worker_is_a_line_of_the_log(
         for key, text in told.items()
     } == {
         (spam.id, 1, "WARNING", "retried"): f"comment.received {spam.id} at default: attempt 1"
-        " failed, again in 0 s at WHEN (MS)",
+        " failed; next attempt in 0 s, at WHEN (MS)",
         (spam.id, 2, "ERROR", "rejected"): f"comment.received {spam.id} at default: attempt 2"
         " buried as rejected (MS)",
         (fine.id, 1, "INFO", "handled"): f"channel.unhealthy {fine.id} at default: attempt 1"

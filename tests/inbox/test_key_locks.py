@@ -119,7 +119,7 @@ async def test_an_event_whose_key_is_taken_goes_back_uncounted_and_is_called_whe
     [parked] = steps.parked
     assert (parked.delivery.event_id, parked.attempt) == (second.id, 1)
     assert 0 < parked.after_seconds <= 30
-    assert "not begun, waits for its key" in caplog.text
+    assert "not begun; waits for its key lock" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 

@@ -47,7 +47,7 @@ def test_a_receiver_refuses_what_cannot_work(arguments: dict[str, Any], words: s
         ({"store": None}, "store takes a URL.*not None; is the setting it comes from missing"),
         ({"store": 6379}, "store takes a URL.*not int"),
         ({"store": Path("hookonce.db")}, "write f'sqlite:///{path}'"),
-        ({"store": MemoryStore}, "not the class MemoryStore: make one of it"),
+        ({"store": MemoryStore}, "not the class MemoryStore: make an instance of it"),
         ({"limits": 8}, "limits takes Limits"),
         ({"limits": 0}, "limits takes Limits"),
         ({"inbox": True}, "inbox takes an Inbox"),

@@ -502,15 +502,15 @@ async def wants_unreadable(event: "NoSuchName") -> None: ...  # type: ignore[nam
 
 def test_a_handler_annotated_with_another_events_class_is_refused() -> None:
     router = Router()
-    with pytest.raises(TypeError, match="expects PostTargetFailed and is registered for"):
+    with pytest.raises(TypeError, match="expects PostTargetFailed, but is registered for"):
         router.on(CommentReceived)(wants_failure)  # type: ignore[arg-type] # what is tested
-    with pytest.raises(TypeError, match="which comes as CommentReceived"):
+    with pytest.raises(TypeError, match="whose events are CommentReceived"):
         router.on(PostTargetFailed, CommentReceived)(wants_failure)  # type: ignore[arg-type] # what is tested
     assert names(router) == []
 
 
 def test_a_handler_of_a_type_string_annotated_with_another_events_class_is_refused() -> None:
-    with pytest.raises(TypeError, match="expects PostTargetFailed and is registered for"):
+    with pytest.raises(TypeError, match="expects PostTargetFailed, but is registered for"):
         Router().on("comment.received")(wants_failure)  # type: ignore[arg-type] # what is tested
 
 
@@ -520,11 +520,11 @@ async def wants_a_channel(event: ChannelUnhealthy | ChannelDisconnected) -> None
 @pytest.mark.parametrize(
     ("events", "function", "words"),
     [
-        (["channel.*"], wants_failure, "'channel.unhealthy', which comes as ChannelUnhealthy"),
-        (["*"], wants_failure, "expects PostTargetFailed and is registered for"),
+        (["channel.*"], wants_failure, "'channel.unhealthy', whose events are ChannelUnhealthy"),
+        (["*"], wants_failure, "expects PostTargetFailed, but is registered for"),
         (["post.*.failed", "comment.*"], wants_failure, "'comment.received'"),
-        (["channel.*"], wants_either, "expects PostTargetFailed | CommentReceived and is"),
-        (["comment.received"], wants_a_channel, "which comes as CommentReceived"),
+        (["channel.*"], wants_either, "expects PostTargetFailed | CommentReceived, but is"),
+        (["comment.received"], wants_a_channel, "whose events are CommentReceived"),
         (["post.*"], wants_a_channel, "'post.target.published'"),
     ],
 )
@@ -566,7 +566,7 @@ def test_an_own_class_that_a_pattern_meets_is_the_one_its_handler_is_given() -> 
 
 
 def test_a_handler_of_unknown_types_annotated_with_a_known_class_is_refused() -> None:
-    with pytest.raises(TypeError, match="'every unknown type', which comes as UnknownEvent"):
+    with pytest.raises(TypeError, match="'every unknown type', whose events are UnknownEvent"):
         Router().on_unknown(wants_failure)
 
 
@@ -582,7 +582,7 @@ def test_a_base_of_several_event_classes_names_no_type_and_suits_them() -> None:
     router = Router()
     router.on(AdPaid, name="paid")(wants_ads)
     router.on("ad.*", name="all")(wants_ads)
-    with pytest.raises(TypeError, match="which comes as ChannelUnhealthy"):
+    with pytest.raises(TypeError, match="whose events are ChannelUnhealthy"):
         router.on("channel.*")(wants_ads)
 
 
@@ -692,7 +692,7 @@ def test_a_handler_without_an_annotation_leaves_the_class_of_its_type_open() -> 
 def test_a_type_that_no_class_is_known_of_comes_as_an_unknown_event() -> None:
     async def greet(event: CommentReceived) -> None: ...
 
-    with pytest.raises(TypeError, match=r"greet .*'ad\.seen', which comes as UnknownEvent"):
+    with pytest.raises(TypeError, match=r"greet .*'ad\.seen', whose events are UnknownEvent"):
         Router().on("ad.seen")(greet)
 
 
@@ -969,7 +969,10 @@ def test_what_is_refused_is_said_with_what_to_do() -> None:
         (router.on, "on() takes at least one event class, type string or pattern"),
         (
             lambda: router.on(plain),
-            "on() takes what the handler is for: @receiver.on(CommentReceived), or a type string",
+            (
+                "on() takes the events of the handler, not the handler:"
+                " @receiver.on(CommentReceived), or a type string"
+            ),
         ),
         (
             lambda: router.on_error(hook),
@@ -989,7 +992,7 @@ def test_what_is_refused_is_said_with_what_to_do() -> None:
             lambda: named(router, UnrelatedComment),
             (
                 "'comment.received' is handled as CommentReceived already, and UnrelatedComment is"
-                " neither a subclass nor a base of it; derive one from the other"
+                " neither a subclass nor a base of CommentReceived; derive one class from the other"
             ),
         ),
         (lambda: router.include(router), "a router cannot include itself"),

@@ -99,7 +99,7 @@ async def test_two_secrets_of_which_one_is_a_stranger_are_not_both(
     async with emulated_service(receiver, clock=virtual_clock) as service:
         service.rotate_secret()
         await emit_several(service)
-        assert "only one is by a secret configured here" in await warnings_of(receiver)
+        assert "only one of the two secrets is configured here" in await warnings_of(receiver)
 
 
 def made_up_beside(secrets: str | Sequence[str], clock: Clock, event_id: str) -> SignedRequest:

@@ -86,7 +86,7 @@ def stats(store_url: str, endpoint: str | None, *, as_json: bool) -> None:
     output = Output(as_json=as_json)
     output.record(record, "\n".join(_lines(found, endpoint)))
     if found.depth and not found.workers:
-        output.say("nobody works on it: start `hookonce worker`", "yellow")
+        output.say("the inbox has no worker: start `hookonce worker`", "yellow")
 
 
 def _lines(found: StoreStats, endpoint: str | None) -> list[str]:

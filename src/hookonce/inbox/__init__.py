@@ -1,1 +1,1 @@
-"""Deliveries that are stored first, and handled by workers."""
+"""The inbox: stores deliveries first, and lets workers handle them."""

@@ -1,4 +1,4 @@
-"""Dead letters: what was given up, for a person to look at, run again, or discard."""
+"""Dead letters: events that were given up, for an operator to list, replay or discard."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class DeadLetters:
     """The dead letters of one endpoint.
 
     Args:
-        dependencies: what a receiver's rooms share.
-        store: where they are.
-        attempts: the events under way.
+        dependencies: the dependencies of the receiver.
+        store: holds the dead letters.
+        attempts: the attempts in flight.
 
     """
 
@@ -81,15 +81,15 @@ class DeadLetters:
         return await self._store.dead_letter(delivery_key(self._endpoint, event_id))
 
     async def replay(self, event_id: str) -> Outcome:
-        """Run the handlers that have not succeeded yet, and return what became of it.
+        """Run the handlers that have not succeeded yet, and return the outcome.
 
         The event keeps its id, and handlers see ``context.is_replay``. It stays a dead letter
-        until all of them have succeeded, whatever happens to this process. One that is only kept
-        stays so.
+        until all its handlers have succeeded, even if this process crashes. An event with
+        ``is_kept`` stays kept until then.
 
         Raises:
             LookupError: there is no such dead letter.
-            PayloadError: its body still cannot be read as an event.
+            PayloadError: the body still cannot be read as an event.
             StoreError: the store failed, or keeps no bodies.
 
         """
@@ -124,8 +124,12 @@ class DeadLetters:
         return await self._attempts.end_of(self._attempts.begin(attempt))
 
     async def discard(self, event_id: str) -> bool:
-        """Forget a dead letter, and the event with it: it counts as handled from now on.
+        """Discard a dead letter; its event counts as handled from now on.
 
-        False where there is none. Raises StoreError.
+        Returns False if there is no such dead letter.
+
+        Raises:
+            StoreError: the store failed.
+
         """
         return await self._store.discard(delivery_key(self._endpoint, event_id))

@@ -18,7 +18,7 @@ from .worker import Worker
 
 _log = get_logger("hookonce")
 
-# A worker that was started together with the first delivery has been seen by the second look.
+# The first check may come before a worker that starts at the same time has registered.
 _LOOK_FOR_WORKERS_SECONDS = 30.0
 
 
@@ -26,15 +26,15 @@ class InboxIntake:
     """Enqueues deliveries in the inbox of one endpoint, and reports if it has no worker.
 
     Args:
-        dependencies: what the parts of a receiver share.
-        store: where they wait.
-        waiting: the same as an operator sees it.
-        settings: how much may wait, and how it is worked off.
-        attempts: the events under way.
+        dependencies: the dependencies of the receiver.
+        store: holds the inbox.
+        waiting: the operator's view of the inbox.
+        settings: the settings of the inbox.
+        attempts: the attempts in flight.
 
     Attributes:
-        embedded: whether the application itself works on it.
-        worker: what does so in this process, once it is started.
+        embedded: whether the application's own process runs the worker.
+        worker: the worker of this process; it runs once it is started.
 
     """
 
@@ -63,7 +63,7 @@ class InboxIntake:
         await self.worker.stop()
 
     async def enqueue(self, delivery: Delivery) -> EnqueueResult:
-        """Store a delivery durably, unless its event is known or there is no room."""
+        """Store a delivery durably, unless its event is known or the inbox is full."""
         result = await self._store.enqueue(
             delivery,
             new_token(),
@@ -78,7 +78,7 @@ class InboxIntake:
         return result
 
     async def problem(self) -> str | None:
-        """Return what is wrong if nobody works on what is stored; raises StoreError."""
+        """Return a message if the inbox has no worker, else None; raises StoreError."""
         if self.worker.is_running:
             return None
         stats = await within(self._dependencies.limits.store_seconds, self._waiting.stats())
@@ -90,7 +90,7 @@ class InboxIntake:
             else "start `hookonce worker`"
         )
         return (
-            f"nobody works on the inbox of {self._dependencies.endpoint}"
+            f"the inbox of {self._dependencies.endpoint} has no worker"
             f" ({stats.depth} waiting); {remedy}"
         )
 
@@ -107,7 +107,7 @@ class InboxIntake:
         try:
             problem = await self.problem()
         except StoreError as error:
-            _log.warning("cannot see whether anybody works on the inbox: %s", error)
+            _log.warning("cannot check whether the inbox has a worker: %s", error)
         else:
             if problem is not None:
                 _log.error("%s", problem)

@@ -11,14 +11,14 @@ from ..clock import span_seconds
 
 @dataclass(frozen=True, slots=True, init=False)
 class Backoff:
-    """How long an event waits after a failed attempt: exponentially longer, with jitter.
+    """How long an event waits after a failed attempt: exponential backoff with jitter.
 
     Attributes:
-        first_seconds: after the first attempt.
-        factor: how many times longer after each further one.
-        longest_seconds: and no longer than this, before jitter.
-        jitter: up to which part of it a wait is lengthened or shortened by chance, so that events
-            that failed together do not come again together; 0 for none.
+        first_seconds: the wait after the first attempt.
+        factor: each further wait is this many times as long as the one before.
+        longest_seconds: the longest wait, before jitter.
+        jitter: the largest random change of a wait, as a fraction of it, so that events that failed
+            together are not all retried together; 0 for no change.
 
     """
 
@@ -47,7 +47,7 @@ class Backoff:
         object.__setattr__(self, "jitter", jitter)
 
     def seconds(self, attempt: int) -> float:
-        """Return how long to wait after the attempt of this number, from 1."""
+        """Return how long to wait after attempt number ``attempt``, counted from 1."""
         seconds = self.first_seconds
         for _ in range(attempt - 1):
             if seconds >= self.longest_seconds:
@@ -61,16 +61,18 @@ class Backoff:
 class Inbox:
     """Answer once a delivery is stored, and let workers handle it.
 
-    By default a failing event is tried for about a day, as the sender does.
+    By default a failing event is tried for about a day, as long as the sender would try.
 
     Attributes:
         concurrency: how many events a worker handles at once.
-        max_attempts: after so many failed attempts an event is a dead letter.
-        backoff: how long an event waits between attempts, unless ``Retry(after=…)`` says so; a
-            number is the first wait in seconds.
-        max_depth: beyond so many events intake answers 503, and the sender comes again.
-        max_bytes: beyond so many bytes of bodies, too.
-        embedded: work in the application's own lifespan. With False ``hookonce worker`` does.
+        max_attempts: the number of failed attempts after which an event is a dead letter.
+        backoff: how long an event waits between attempts, unless ``Retry(after=…)`` says otherwise;
+            a number is the first wait in seconds.
+        max_depth: with this many events in the inbox, deliveries are answered 503, and the sender
+            retries them.
+        max_bytes: the same limit for the bytes of all bodies.
+        embedded: run a worker in the application's own lifespan; with False, run
+            ``hookonce worker`` instead.
 
     """
 
@@ -88,10 +90,10 @@ class Inbox:
                 raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
         if not isinstance(self.embedded, bool):
             raise TypeError(f"embedded takes True or False, not {self.embedded!r}")
-        self.backoff_seconds(1)  # refuses what is neither
+        self.backoff_seconds(1)  # raises if `backoff` is invalid
 
     def backoff_seconds(self, attempt: int) -> float:
-        """Return how long an event waits after its failed attempt of this number, from 1."""
+        """Return how long an event waits after failed attempt number ``attempt``, from 1."""
         backoff = self.backoff
         if not isinstance(backoff, Backoff):
             backoff = Backoff(first_seconds=span_seconds("backoff", backoff))

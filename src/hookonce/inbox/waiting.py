@@ -1,4 +1,4 @@
-"""The inbox of one endpoint as an operator sees it: what waits, and why."""
+"""The operator's view of the inbox of one endpoint."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def since_unix(since: float | datetime | None) -> float | None:
 
 
 class WaitingEvents:
-    """The events in the inbox of one endpoint. Every method raises StoreError where it fails.
+    """The events in the inbox of one endpoint. Every method raises StoreError if the store fails.
 
     Args:
-        store: where they are.
+        store: holds the inbox.
         endpoint: the endpoint's name.
 
     """
@@ -31,7 +31,7 @@ class WaitingEvents:
         self._endpoint = endpoint
 
     async def stats(self) -> StoreStats:
-        """Return how many wait, for how long, and how many work on them."""
+        """Return the number and age of waiting events, and the number of workers."""
         return await self._store.stats(endpoint=self._endpoint)
 
     async def list(
@@ -67,11 +67,11 @@ class WaitingEvents:
         )
 
     async def show(self, event_id: str) -> Entry | None:
-        """Return an event in the inbox with its body, or None."""
+        """Return an event of the inbox with its body; None if it is not there."""
         return await self._store.entry(delivery_key(self._endpoint, event_id))
 
     async def retry(self, event_id: str) -> bool:
-        """Let an event that waits for a later attempt be tried now; False where none waits."""
+        """Make an event due now that waits for a later attempt; False if no such event waits."""
         return await self._store.make_due(delivery_key(self._endpoint, event_id))
 
     async def prune(self) -> int:

@@ -1,7 +1,7 @@
 """Worker: fetches events from the inbox under a lease and runs their handlers.
 
-It takes no more than it can begin at once: when a process is killed, only what it had begun waits
-for the end of a lease.
+A worker fetches only events that it can begin at once. So if its process is killed, only events
+that it had begun must wait until their leases expire.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from .settings import Inbox
 
 _log = get_logger("hookonce.worker")
 
-# A worker says this often that it is there, also while all it can handle is under way.
+# How often a worker renews its entry in the store, also while it is fully busy.
 _BEAT_SECONDS = WORKER_SECONDS / 3
-# A wake-up may be lost; so an idle worker looks by itself.
+# A wake-up may be lost, so an idle worker polls.
 _IDLE_LOOK_SECONDS = 2.0
-# So many times the concurrency may have ended without being recorded yet.
+# A worker fetches nothing more once its attempts, with those that only need to be recorded, are
+# this many times the concurrency.
 _MOST_UNRECORDED = 4
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
@@ -41,10 +42,10 @@ class Worker:
     """Handles the events in the inbox of one endpoint.
 
     Args:
-        dependencies: what the parts of a receiver share.
-        store: where they wait.
-        settings: how many at once, how often, how long apart.
-        attempts: the events under way.
+        dependencies: the dependencies of the receiver.
+        store: holds the inbox.
+        settings: the settings of the inbox.
+        attempts: the attempts in flight.
 
     """
 
@@ -63,15 +64,15 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
-        """Whether it takes events."""
+        """Whether the worker is fetching events."""
         return self._task is not None and not self._task.done()
 
     def nudge(self) -> None:
-        """Look for work soon: something was put in this process."""
+        """Fetch soon: this process has just enqueued an event."""
         self._work.set()
 
     def start(self) -> None:
-        """Take and begin events from now on, or raise RuntimeError if it does so already."""
+        """Start to fetch and begin events; RuntimeError if the worker has been started."""
         if self._task is not None:
             raise RuntimeError("this receiver works on its inbox already")
         self._name = f"{socket.gethostname()}:{os.getpid()}:{new_token()[2:8]}"
@@ -96,13 +97,13 @@ class Worker:
                 await self._begin_all(batch.fetched)
                 await self._until_worthwhile(batch)
             except StoreError as error:
-                # With the same token the next call finds what this one may have fetched.
+                # Repeat with the same token: the call may have fetched events before it failed.
                 _log.error("cannot work on the inbox, trying again: %s", error)
             except asyncio.CancelledError:
                 if (task := asyncio.current_task()) is None or task.cancelling():
                     raise
                 _log.error("cannot work on the inbox, trying again: its store was cancelled")
-            except Exception:  # noqa: BLE001 - one bad moment must not end the work for good
+            except Exception:  # noqa: BLE001 - one failure must not stop the worker for good
                 _log.exception("cannot work on the inbox, trying again")
             else:
                 continue
@@ -123,8 +124,8 @@ class Worker:
     def _free(self) -> int:
         """Return how many more events can be begun now.
 
-        An event whose handlers have ended is only being recorded: the next ones are taken
-        meanwhile, unless the store is so slow that those that wait for it pile up.
+        An attempt whose handlers have ended only needs to be recorded, so it does not count as
+        busy; but if the store is slow, too many of these attempts stop further fetching.
         """
         begun = self._begun = [attempt for attempt in self._begun if attempt.has_the_event]
         busy = len([attempt for attempt in begun if attempt.is_busy])
@@ -132,7 +133,7 @@ class Worker:
         return max(0, min(most - busy, _MOST_UNRECORDED * most - len(begun)))
 
     async def _until_worthwhile(self, batch: Batch) -> None:
-        """Return when there may be both an event to take and room to begin it, or at a stop."""
+        """Wait until the worker may fetch and begin an event, or is stopped."""
         if not self._free():
             self._room.clear()
             if not self._stop.is_set():
@@ -147,18 +148,18 @@ class Worker:
                 )
 
     async def _begin_all(self, batch: Sequence[Fetched]) -> None:
-        """Begin an attempt at each event; those that cannot have one are settled after that."""
+        """Begin an attempt at each event, then settle the events that cannot be attempted."""
         if settlements := [settled for fetched in batch if (settled := self._begin(fetched))]:
             await asyncio.gather(*settlements)
 
     def _begin(self, fetched: Fetched) -> Coroutine[Any, Any, None] | None:
-        """Begin an attempt, or return what settles an event that cannot have one."""
+        """Begin an attempt, or return a coroutine that settles an event without one."""
         claim = fetched.claim
         if self._dependencies.observers.wants(EventFetched, fetched.delivery.event_id):
             self._dependencies.observers.notify(EventFetched(fetched.delivery, claim.attempt))
         if self._attempts.adopt(claim):
-            # Its lease was lost, and it goes on or is still being recorded: not beside itself.
-            _log.warning("%s is still being handled here, and is not begun again", claim.key)
+            # The earlier attempt has lost its lease, but it still runs or is being recorded here.
+            _log.warning("%s is still being handled here; no second attempt begins", claim.key)
             return None
         if claim.attempt > self._settings.max_attempts:
             return self._begin_unless_broken_off(fetched)
@@ -176,7 +177,7 @@ class Worker:
             _log.exception("cannot begin %s", claim.key)
             return self._defer(fetched, f"it could not be begun: {type(error).__name__}")
         if not handlers:
-            # It was stored where there was one, by another version of the application.
+            # Another version of the application, which has a handler, stored this event.
             return self._defer(fetched, f"this worker has no handler for {event.type}")
         origin = Queued(
             self._settings.backoff_seconds(claim.attempt),
@@ -197,10 +198,10 @@ class Worker:
         return None
 
     async def _begin_unless_broken_off(self, fetched: Fetched) -> None:
-        """Bury an event whose last attempt broke off without a word: once more might do so again.
+        """Bury an event if its last attempt ended with its process; else give it a last attempt.
 
-        One that was given back in order, at a shutdown or by a receiver without an inbox, or that
-        had more attempts before, gets another last one.
+        An event whose last attempt was interrupted might kill the next worker too. An event that
+        was released in order, for example at a shutdown, gets one more attempt.
         """
         call = self._store.entry(fetched.claim.key)
         try:
@@ -237,7 +238,7 @@ class Worker:
             )
 
     async def _is_settled(self, fetched: Fetched, call: Awaitable[Ownership]) -> bool:
-        """Return whether a call that only the owner may make was made."""
+        """Make a call that only the lease's owner may make; return whether it succeeded."""
         try:
             return await within(self._dependencies.limits.store_seconds, call) is Ownership.HELD
         except StoreError as error:

@@ -1,4 +1,4 @@
-"""The receiver: the public face that wires all packages, and what it has missed."""
+"""The receiver: the public class, its wiring, and the search for missed events."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Expectation(Observer, Generic[E, P]):
 
     Args:
         observers: the observers of the receiver.
-        recent: returns the deliveries of the last so many seconds.
+        recent: returns the deliveries of the given last seconds.
         parser: returns the parser of the receiver's events.
         classes: the expected classes of events.
         where: the condition; None for every event of these classes.

@@ -14,11 +14,11 @@ from ..routing.handler import Handler
 from ..stores.paths import file_of_database, is_same_file
 from ..stores.time_limit import OutOfTimeError, limited
 
-# Pools of drivers wait for a connection for half a minute and longer.
+# A driver's pool may wait half a minute or longer for a connection.
 _CHECK_SECONDS = 10.0
 
 OWN_FILE = "give the ledger another file than the store's"
-"""What to do about a ledger in the store's file."""
+"""The advice for a ledger in the store's file."""
 
 
 def ledgers_of(handlers: Iterable[Handler]) -> list[AnyLedger[Any]]:
@@ -30,15 +30,16 @@ def ledgers_of(handlers: Iterable[Handler]) -> list[AnyLedger[Any]]:
 async def check_ledgers(
     handlers: Iterable[Handler], store_retention: float | None, store_file: Path | None = None
 ) -> None:
-    """Return if every ledger of these handlers can record effects.
+    """Check that every ledger of these handlers can record effects.
 
     Args:
-        handlers: every handler of a receiver.
-        store_retention: how long its store remembers a handled event, in seconds, if it says so.
-        store_file: where its store is, if that is a file.
+        handlers: all handlers of a receiver.
+        store_retention: how long the store remembers a handled event, in seconds, if known.
+        store_file: the store's file, if the store is a file.
 
     Raises:
-        LedgerError: one cannot, or forgets earlier than the store; the message says what to do.
+        LedgerError: a ledger cannot record effects, or forgets them earlier than the store; the
+            message says what to do.
 
     """
     for ledger in ledgers_of(handlers):
@@ -48,20 +49,20 @@ async def check_ledgers(
 
 
 def shared_file_fault(ledger: AnyLedger[Any], store_file: Path | None) -> str | None:
-    """Return what is wrong with a ledger that is in the store's file, which nothing opens here."""
+    """Return a message if a ledger is in the store's file, else None; open neither file."""
     if store_file is None or not isinstance(ledger, InFiles):
         return None
     files = [file for name in ledger.databases if (file := file_of_database(name)) is not None]
     if not any(is_same_file(file, store_file) for file in files):
         return None
     return (
-        f"{type(ledger).__name__} is in the store's own file {store_file}, which two SQLite"
-        " libraries in one process would damage"
+        f"{type(ledger).__name__} is in the store's file {store_file}, and two SQLite libraries in"
+        " one process would damage the file"
     )
 
 
 async def check_ledger(ledger: AnyLedger[Any], store_retention: float | None) -> None:
-    """Return if one ledger can; see ``check_ledgers``."""
+    """Check one ledger; see ``check_ledgers``."""
     name = type(ledger).__name__
     if store_retention is not None and ledger.retention_seconds < store_retention:
         kept, known = (

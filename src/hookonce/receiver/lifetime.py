@@ -1,11 +1,11 @@
 """Opens the dependencies of a receiver for their first user, and closes them after the last.
 
-    who                     from                   what is open besides the store
+    user                    uses                   open in addition to the store
     an operator             ``opened``             nothing
     a worker process        ``working``            the worker
-    an application          ``begin`` to ``end``   what handles requests; the worker, if embedded
+    an application          ``begin``, ``end``     request handling; the worker, if embedded
 
-They may overlap. Whoever is the last to go closes the store.
+Uses may overlap. The end of the last use closes the store.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Lifetime:
     """Opens what a receiver uses for the first user, and closes it after the last.
 
     Attributes:
-        dependencies: what the parts of the receiver share.
-        attempts: the events under way.
-        store: what is opened and closed.
+        dependencies: the dependencies of the receiver.
+        attempts: the attempts in flight.
+        store: the store to open and close.
         intake: the inbox, if there is one.
-        registration: tells others of this application.
-        ignored: writes down which types nobody here is registered for.
-        reporter: tells others of the steps, where the store can.
+        registration: registers this application in the store.
+        ignored: records the types of events that have no handler.
+        reporter: publishes steps to the inspectors of other processes, if the store can.
 
     """
 
@@ -55,7 +55,7 @@ class Lifetime:
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody uses them."""
+        """Whether the receiver is in use."""
         return self._users > 0
 
     @asynccontextmanager
@@ -81,7 +81,7 @@ class Lifetime:
                 await self._end_work(intake)
 
     async def begin(self) -> None:
-        """Begin to serve one application more."""
+        """Open the receiver for an application; several applications may use it."""
         await self._enter()
         try:
             await self._register()
@@ -94,7 +94,7 @@ class Lifetime:
         self.attempts.accepting = True
 
     async def end(self) -> None:
-        """Serve one application less: after the last, end what was begun and begin nothing more."""
+        """Close the receiver for an application; after the last one, drain all attempts."""
         self._applications -= 1
         try:
             if self._applications == 0:
@@ -133,7 +133,7 @@ class Lifetime:
                     )
                 if self.reporter is not None:
                     await self.reporter.stop()
-            finally:  # also where a server waits no longer
+            finally:  # a server that waits no longer cancels this task: close all the same
                 self.dependencies.threads.close()
                 await self.store.aclose()
 
@@ -147,7 +147,7 @@ class Lifetime:
         await self.registration.enter()
 
     async def _end_work(self, intake: InboxIntake) -> None:
-        """Take nothing more out of the inbox, and let what was begun end."""
+        """Stop fetching from the inbox, drain all attempts, and unregister the worker."""
         await intake.stop()
         await self.attempts.drain()
         await intake.worker.retire()

@@ -1,7 +1,7 @@
-"""Finds out which resource a gap was about, by type and time, if only one is possible.
+"""Finds the resource that a missed event was about, by its type and time, if only one fits.
 
-The delivery log has no payload, and the posts and comments that the service shows do not say which
-event told of them (interface, Endpoints). What cannot be told apart is left open.
+The delivery log has no payloads, and a post or comment in the service does not name its event
+(interface, Endpoints). If several resources fit a gap, the gap stays open.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Found(NamedTuple, Generic[T]):
-    """Something that the service shows, and that no event handled here has told of.
+    """A resource in the service whose event this receiver has not handled.
 
     Attributes:
-        item: a post's target or a comment, for example.
-        earliest: when its event can have been created at the earliest; None where nothing tells.
-        latest: and when at the latest.
+        item: the resource, for example a post's target or a comment.
+        earliest: the earliest time at which its event can have been created; None if unknown.
+        latest: the latest time at which its event can have been created; None if unknown.
 
     """
 
@@ -32,24 +32,23 @@ class Found(NamedTuple, Generic[T]):
     latest: datetime | None
 
     def fits(self, moment: datetime) -> bool:
-        """Return whether its event can have been created then."""
+        """Return whether the event can have been created at this time."""
         return (self.earliest is None or self.earliest <= moment) and (
             self.latest is None or moment <= self.latest
         )
 
 
 def pair_by_time(gaps: Sequence[Gap], found: Sequence[Found[T]]) -> list[tuple[Gap, T]]:
-    """Return the gaps of which it is certain what they were about, each with that, oldest first.
+    """Return the gaps whose resource is certain, each with its resource, oldest first.
 
-    Gaps and things that fit each other by their times make groups. A group is certain if it has as
-    many things as gaps, and no other event that is unsettled fits one of the things: then each is
-    given to one gap, so that all of them are handled once. What is in any other group is left out,
-    since it cannot be told what belongs to what: something was removed since, or its event is in no
-    log, or still on its way.
+    Gaps and resources that fit each other by time form groups. A group is certain if it has as many
+    resources as gaps, and no unsettled event fits one of its resources. Then each gap gets one of
+    the resources, so that each resource is handled once. Other groups are left out: a resource may
+    have been removed since, or its event may be missing from the log or still on its way.
 
     Args:
-        gaps: of one event type.
-        found: what their events may have told of, without what is known to be handled.
+        gaps: gaps of one event type.
+        found: the resources that the events may be about, without those known to be handled.
 
     """
     pairs: list[tuple[Gap, T]] = []
@@ -65,7 +64,7 @@ def pair_by_time(gaps: Sequence[Gap], found: Sequence[Found[T]]) -> list[tuple[G
 def _groups(
     gaps: Sequence[Gap], found: Sequence[Found[T]]
 ) -> Iterator[tuple[list[Gap], list[Found[T]]]]:
-    """Yield gaps and what fits them, each group with all that is tied to it by times."""
+    """Yield each group: gaps and resources that fit each other, directly or through others."""
     gaps_left, things_left = set(range(len(gaps))), set(range(len(found)))
     while gaps_left:
         group: set[int] = set()
@@ -84,7 +83,10 @@ def _groups(
 
 
 def _in_turn(gaps: Sequence[Gap], found: Sequence[Found[T]]) -> list[T] | None:
-    """Return a thing for each gap in turn, that which fits for the shortest time; None if none."""
+    """Return a resource for each gap, oldest gap first; None if a gap gets no resource.
+
+    Each gap gets the fitting resource with the earliest ``latest``: others may fit later gaps.
+    """
     left, items = list(found), []
     for gap in gaps:
         fitting = [thing for thing in left if thing.fits(gap.created_at)]

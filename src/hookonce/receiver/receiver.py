@@ -1,4 +1,4 @@
-"""The public face of a receiver: its settings, its dependencies, and what can be asked of them."""
+"""``Receiver``, the class that users configure, mount and question."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ if TYPE_CHECKING:
 
     from ..client import Client  # it needs httpx2
 
-    P = TypeVarWithDefault("P", default=Never)  # which Python has from 3.13 on
+    P = TypeVarWithDefault("P", default=Never)  # typing.TypeVar has defaults from Python 3.13 on
 
 
 G = TypeVar("G", bound="GapHook")
 E1 = TypeVar("E1", bound=Event[Any])
 E2 = TypeVar("E2", bound=Event[Any])
 
-# Where a receiver answers that is an application by itself, or mounted as one.
+# The paths at which a receiver answers that is used as an ASGI application itself.
 _OWN_PATHS = frozenset({"", "/", "/webhooks", "/webhooks/"})
 
 
@@ -83,17 +83,18 @@ class Receiver(Router):
     Args:
         secrets: one ``whsec_`` secret, several (newest first), or a provider of them.
         store: a store, or the URL of one: ``sqlite:///file.db``, ``redis://host`` or ``memory://``.
-        endpoint: a name of letters, digits, ``_``, ``.`` and ``-`` that scopes what is handled
-            once: two endpoints of one workspace receive the same event ids.
-        service: the sender's name in its own two headers; without it their endings are enough.
+        endpoint: a name of letters, digits, ``_``, ``.`` and ``-``. An event is handled once for
+            each endpoint name: two endpoints of one workspace receive the same event ids.
+        service: the prefix of the sender's own two headers; without it they are recognised by their
+            endings.
         tolerance: how far a timestamp may be from the clock, in both directions: seconds or a
             ``timedelta``.
         retention: how long a handled event is remembered (seconds or a ``timedelta``), at least 26
             hours; only for a store given as a URL.
-        inbox: answer once a delivery is stored durably, and let workers handle it; without it
-            handlers run inside the request.
+        inbox: settings of the inbox: a delivery is stored durably and answered, and workers handle
+            it. Without it handlers run inside the request.
         limits: time limits and sizes.
-        clock: Unix time in seconds.
+        clock: returns Unix time in seconds.
         observers: notified of every step, for metrics and the like (``hookonce.operations``).
 
     Raises:
@@ -131,7 +132,7 @@ class Receiver(Router):
             )
         except (ValueError, TypeError, ImportError) as error:
             raise error.with_traceback(None) from error.__cause__
-        finally:  # error trackers send the locals of every frame away
+        finally:  # error trackers send the local variables of every frame to a server
             del secrets, store
         self._gap_hooks: list[GapHook] = []
         self._assemble(settings, observers)
@@ -146,22 +147,22 @@ class Receiver(Router):
 
     @property
     def endpoint(self) -> str:
-        """The name that scopes what is handled once."""
+        """The endpoint's name: each event is handled once for each name."""
         return self._wiring.settings.endpoint
 
     @property
     def store(self) -> Store:
-        """What remembers its events."""
+        """The store that remembers this receiver's events."""
         return self._wiring.settings.store
 
     @property
     def service(self) -> str | None:
-        """The sender's name in its own two headers, if it was given."""
+        """The prefix of the sender's own two headers, if it was given."""
         return self._wiring.settings.service
 
     @property
     def limits(self) -> Limits:
-        """The time limits and sizes it keeps to."""
+        """The time limits and sizes of this receiver."""
         return self._wiring.settings.limits
 
     @property
@@ -171,12 +172,12 @@ class Receiver(Router):
 
     @property
     def clock(self) -> Clock:
-        """What it takes the time from, in Unix seconds."""
+        """The clock of this receiver, in Unix seconds."""
         return self._wiring.settings.clock
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody has entered it, its ``lifespan`` or ``opened``, and not left."""
+        """Whether the receiver is open: inside ``async with``, ``lifespan`` or ``opened``."""
         return self._wiring.lifetime.is_open
 
     @property
@@ -186,7 +187,7 @@ class Receiver(Router):
 
     @property
     def has_embedded_workers(self) -> bool:
-        """Whether handlers run after the answer, in the lifespan of this process."""
+        """Whether this process runs the inbox's workers in its lifespan."""
         return self._wiring.settings.inbox is not None and self._wiring.settings.inbox.embedded
 
     @property
@@ -203,26 +204,26 @@ class Receiver(Router):
 
     @property
     def dead(self) -> DeadLetters:
-        """What was given up, for a person to look at, replay or discard."""
+        """The dead letters, for an operator to list, replay or discard."""
         return self._wiring.dead
 
     @property
     def rotation(self) -> Rotation | None:
-        """The rotation of the sender's secret that deliveries show to be under way, if one is."""
+        """The rotation of the sender's secret that is under way, if deliveries show one."""
         return self._wiring.rotation.current
 
     @property
     def failing(self) -> FailureStreak | None:
-        """What this process has answered since its last success; None if that was a success.
+        """The failed answers of this process since its last success; None after a success.
 
         The sender disables an endpoint that fails for 72 hours, with at least 10 failed attempts.
         """
         return self._wiring.disabling.streak
 
     def secrets_last_matched(self) -> tuple[datetime | None, ...]:
-        """Return when each secret in force was last needed to verify a delivery.
+        """Return when each secret in force last verified a delivery, in the order of the secrets.
 
-        In the order of the secrets; None where that was not since this process began.
+        None for a secret that has verified no delivery since this process began.
 
         Raises:
             SecretError: a secret cannot be used, or there is none.
@@ -234,7 +235,7 @@ class Receiver(Router):
     def current_secrets(self) -> tuple[str, ...]:
         """Return the secrets in force, newest first, for a tool that signs for this receiver.
 
-        Whoever has one can forge deliveries: let them go nowhere else, no log and no message.
+        Anybody with a secret can forge deliveries: never write secrets to a log or a message.
 
         Raises:
             SecretError: a secret cannot be used, or there is none.
@@ -249,18 +250,18 @@ class Receiver(Router):
 
             receiver.copy(secrets=SECRET, store="memory://", inbox=None)
 
-        The copy has the handlers and error hooks that are registered now; neither receiver gets
-        those that the other is given later. Observers of the original see nothing of the copy. It
-        is of the same class, with the same attributes,
-        though the constructor of a subclass is not run again: a handler that is a method of the
-        original is called on the original. It is not open, even if the original is.
+        The copy has the handlers and error hooks that are registered now; handlers registered later
+        belong to one receiver only. Observers of the original see nothing of the copy. The copy has
+        the same class and attributes, but a subclass's constructor is not called again, and a
+        handler that is a method of the original is called on the original. The copy is not open,
+        even if the original is.
 
         Args:
-            router: whose handlers and error hooks it has instead of the original's.
-            changes: arguments of the constructor that are its own: ``secrets``, ``store``,
+            router: a router whose handlers and error hooks replace the original's.
+            changes: new values for arguments of the constructor: ``secrets``, ``store``,
                 ``endpoint``, ``service``, ``tolerance``, ``inbox``, ``limits`` and ``clock``.
-                Without a store of its own the two share one, and what one of them has handled the
-                other has handled too; the clock is also that of a store given as a URL.
+                Without ``store`` both receivers share one store, so an event that one of them has
+                handled is handled for the other too. A store given as a URL uses the copy's clock.
 
         Raises:
             SecretError: a secret cannot be used, or there is none.
@@ -283,13 +284,13 @@ class Receiver(Router):
     def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None
     ) -> Coroutine[Any, Any, Outcome]:
-        """Return what to answer to a delivery: the whole pipeline without HTTP.
+        """Process a delivery and return the answer: the whole pipeline without HTTP.
 
         Args:
             body: the raw request body, exactly as received.
             headers: a mapping or (name, value) pairs, str or bytes, any case.
-            started: when the request arrived, in the event loop's time; now by default. The answer
-                budget counts from there.
+            started: when the request arrived, in the event loop's time; the answer budget begins
+                then. Default: now.
 
         """
         return self._wiring.pipeline.handle(body, headers, started=started)
@@ -299,12 +300,12 @@ class Receiver(Router):
 
         Args:
             observer: the observer to notify.
-            of: the ids of the events it looks at closely, for example a sample; asked whenever
-                something happens, so it may change. Of other events it hears what arrives and is
-                answered, what fails, and what is retried or buried.
+            of: a container of event ids, for example a sample: for other events the observer is
+                notified only of deliveries, answers, failures, retries and dead letters. The
+                container is asked at each step, so it may change.
 
         Raises:
-            TypeError: it is no observer; the message says what to do.
+            TypeError: the argument is not an observer; the message says what to do.
 
         """
         self._wiring.observers.add(observer, of=of)
@@ -352,7 +353,7 @@ class Receiver(Router):
     ) -> Expectation[Any, Any]:
         """Wait in this process for events that the program itself causes.
 
-        Cause it before the block or in it::
+        Cause the event before the block or inside it::
 
             targets = {target.id for target in (await client.posts.get(post_id)).targets}
             await client.posts.publish(post_id)
@@ -361,22 +362,22 @@ class Receiver(Router):
             ) as expected:
                 event = await expected.first()
 
-        What came too early is not missed: with ``where`` the events of the last minute count too,
-        128 at most. Without it nothing tells them from those of earlier doings, so that only events
-        from the block on are given. An event may arrive in another process, or never: ``poll`` is
-        asked as well.
+        With ``where``, the events of the last minute count too (at most 128), so an event that came
+        before the block is not missed. Without ``where`` only events that arrive inside the block
+        count, because earlier events may have another cause. ``poll`` covers an event that arrives
+        in another process, or never.
 
         Args:
-            classes: the classes of event that will do.
-            where: which of them; each by default.
-            within: how long to wait from the beginning of the block: seconds or a ``timedelta``.
-            poll: returns what is waited for as far as it is known elsewhere, else None. It is asked
-                as soon as ``first`` has nothing to return, and then every so often.
-            poll_every: the wait between two polls: seconds or a ``timedelta``; 15 s by default.
+            classes: the expected event classes.
+            where: a condition; by default every event of these classes is expected.
+            within: the time limit from the beginning of the block: seconds or a ``timedelta``.
+            poll: asks the service for the result; returns None if there is none yet. It is called
+                as soon as ``first`` has no event to return, and then repeatedly.
+            poll_every: the time between two polls: seconds or a ``timedelta``; 15 s by default.
 
         Raises:
             TypeError: no class was given, or ``poll_every`` without ``poll``.
-            ValueError: a time is not more than 0.
+            ValueError: a time span is not more than 0.
 
         """
         return Expectation(
@@ -393,11 +394,11 @@ class Receiver(Router):
     def on_gap(self, function: G, /) -> G:
         """Register a function that backfills missed events: ``(gaps, client)``.
 
-        ``reconcile`` calls it with every ``Gap`` it has found, oldest first, and the client. The
-        log has no payload: look for what was missed among the posts and comments of the service,
-        find out by ``hookonce.receiver.pair_by_time`` what is certain, and hand each to
-        ``backfill`` under the gap's id. What was handled already it has to know from a file or a
-        database: it may run in another process than the handlers did.
+        ``reconcile`` calls it with all gaps, oldest first, and the client. The log has no payloads:
+        read the posts and comments of the service, find the resource of each gap with
+        ``hookonce.receiver.pair_by_time``, and pass the event with the gap's id to ``backfill``.
+        Keep the list of handled resources in a file or a database, because the handlers may run in
+        another process.
         """
         if not is_async(function):
             raise TypeError("on_gap takes an async function of (gaps, client)")
@@ -407,22 +408,22 @@ class Receiver(Router):
     async def reconcile(
         self, client: Client, webhook_id: str, *, since: datetime | timedelta | None = None
     ) -> Reconciliation:
-        """Return what was missed: what the sender's log has, and this receiver has not handled.
+        """Find missed events: events in the sender's log that this receiver has not handled.
 
-        Gaps go to the functions registered with ``on_gap``. An event that they backfill is no gap
-        any more; an exception that they raise is logged and in ``failures``. Call this at any time,
-        as often as you like; deliveries go on. It costs one request of the day's quota for each
-        100 deliveries, and one for the endpoint's status.
+        The functions registered with ``on_gap`` are called with the gaps. An event that they
+        backfill is no gap any more; an exception that they raise is logged and put into
+        ``failures``. You may call this at any time, also while deliveries arrive. It costs one
+        request of the day's quota for each 100 deliveries, and one for the endpoint's status.
 
         Args:
-            client: of the service, with an admin's key.
+            client: the client of the service, with an admin's key.
             webhook_id: the service's id of this endpoint.
-            since: how far back to look, a time with an offset or so long ago; as far as the log
-                reaches, 14 days, by default.
+            since: how far back to look: a time with an offset, or a time span before now. By
+                default the whole log, 14 days.
 
         Raises:
-            ClientError: the service does not give its log.
-            StoreError: the store does not say what it knows.
+            ClientError: the service does not return its log.
+            StoreError: the store cannot be read.
             ValueError: ``since`` has no offset, or does not lie in the past.
 
         """
@@ -449,8 +450,8 @@ class Receiver(Router):
         handled events. If the sender delivers the event after all, it is still handled.
 
         Args:
-            found: what ``reconcile`` has returned.
-            event_ids: which of its gaps; all of them by default.
+            found: the result of ``reconcile``.
+            event_ids: the ids of the gaps to accept; all gaps by default.
 
         Returns:
             The same reconciliation with these gaps among ``accepted``.
@@ -458,8 +459,8 @@ class Receiver(Router):
         Raises:
             TypeError: ``event_ids`` is one text instead of a list of them, or the store cannot
                 remember accepted gaps.
-            ValueError: one of the ids is none of its gaps; nothing was recorded.
-            StoreError: the store did not record them, or only some of them.
+            ValueError: an id is not the id of a gap; nothing was recorded.
+            StoreError: the store has recorded none or only some of the gaps.
 
         """
         if isinstance(event_ids, str):
@@ -467,7 +468,7 @@ class Receiver(Router):
         store = self.store
         if not isinstance(store, ReconcilingStore):
             raise TypeError(
-                f"{type(store).__name__} cannot remember accepted gaps: it has not the calls of"
+                f"{type(store).__name__} cannot remember accepted gaps: it lacks the methods of"
                 " hookonce.stores.reconciling.ReconcilingStore"
             )
         gaps = [gap.event_id for gap in found.gaps]
@@ -488,8 +489,9 @@ class Receiver(Router):
     async def backfill(self, event: Event[Any]) -> Outcome:
         """Process a missed event as if the sender had delivered it now.
 
-        An event with this id that is handled already is not handled again. With an inbox the event
-        waits for a worker. ``failing`` and ``rotation`` do not change: they describe the sender.
+        If an event with this id is handled already, it is not handled again. With an inbox the
+        event waits for a worker. ``failing`` and ``rotation`` do not change: they describe the
+        sender.
 
         Args:
             event: the missed event, built from the service's resources; its id is the gap's id.
@@ -503,10 +505,10 @@ class Receiver(Router):
         return await self._wiring.pipeline.handle(body, headers, is_backfill=True)
 
     async def idle(self, seconds: float | timedelta) -> bool:
-        """Return whether no handler runs any more, after waiting for that at most so long.
+        """Wait up to ``seconds`` for all handlers to end; return whether they have.
 
         Raises:
-            ValueError: the span is negative or not finite.
+            ValueError: the time span is negative or not finite.
 
         """
         return await self._wiring.attempts.idle(span_seconds("seconds", seconds))
@@ -514,11 +516,12 @@ class Receiver(Router):
     def routes(self, path: str, *, middleware: Iterable[Middleware] = ()) -> list[Route]:
         """Return routes for a Starlette or FastAPI application.
 
-        They answer with and without a trailing slash and never redirect.
+        The routes answer with and without a trailing slash and never redirect.
 
         Args:
-            path: where deliveries arrive, for example ``/webhooks``.
-            middleware: for these routes alone; whatever it answers, no 3xx or 410 goes out.
+            path: the path for deliveries, for example ``/webhooks``.
+            middleware: middleware for these routes alone; if it answers 3xx or 410, a 500 is sent
+                instead.
 
         """
         return delivery_routes(path, self._app, middleware)
@@ -526,11 +529,11 @@ class Receiver(Router):
     def health_routes(self, *, token: str | None = None) -> list[Route]:
         """Return ``/livez`` and ``/readyz`` for a Starlette or FastAPI application.
 
-        What is wrong is told to those alone that show the token; others learn whether the receiver
-        is ready. It is looked at every few seconds at the most.
+        Only requests with the token see the reasons; other requests see only whether the receiver
+        is ready. The checks run at most every few seconds.
 
         Args:
-            token: what ``Authorization: Bearer`` must show, at least 16 characters.
+            token: the bearer token that ``Authorization`` must contain, at least 16 characters.
 
         Raises:
             ValueError: the token is too short.
@@ -539,24 +542,24 @@ class Receiver(Router):
         return health_routes(self.recent_check, token=token)
 
     async def stats(self) -> StoreStats:
-        """Return how much the store holds of this endpoint; raises StoreError."""
+        """Return the store's counts for this endpoint; raises StoreError."""
         stats = self.store.stats(endpoint=self.endpoint)
         return await within(self.limits.store_seconds, stats)
 
     async def recent_check(self) -> Readiness:
-        """Return what ``check`` has found lately; what is seconds old is found anew, for all."""
+        """Return the last result of ``check``; a result older than some seconds is renewed."""
         return await self._wiring.readiness.recent()
 
     async def check(self) -> Readiness:
-        """Return whether deliveries can be taken at this moment, and if not, why."""
+        """Check whether the receiver can accept deliveries now; the result says why not."""
         return await self._wiring.readiness.now()
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:  # noqa: ARG002 - passed by frameworks
-        """Open the store; at the end drain running handlers, release the rest, and close.
+        """Open the store; at the end drain running handlers, release other events, and close.
 
-        Pass it as the lifespan of the application that has the routes. Where an application has
-        none, the store opens at the first delivery.
+        Pass it as the lifespan of the application that has the routes. Without a lifespan the store
+        opens at the first delivery.
         """
         async with self:
             yield
@@ -564,12 +567,12 @@ class Receiver(Router):
     def working(self) -> AbstractAsyncContextManager[None]:
         """Handle events from the inbox until the block ends, as a worker process does.
 
-        At its end running handlers are drained, as at the end of ``lifespan``. A receiver whose
-        inbox is embedded works in its lifespan already.
+        The end of the block drains running handlers, as the end of ``lifespan`` does. A receiver
+        with an embedded inbox runs a worker in its lifespan already.
 
         Raises:
             LookupError: this receiver has no inbox.
-            RuntimeError: it works on it already.
+            RuntimeError: this receiver runs a worker already.
             StoreError: the store cannot be opened.
 
         """
@@ -578,8 +581,12 @@ class Receiver(Router):
     def opened(self) -> AbstractAsyncContextManager[None]:
         """Keep the store open while the block lasts, without working on an inbox.
 
-        For what an operator does, such as the replay of dead letters; raises StoreError. It may be
-        entered inside ``lifespan``, whose end still closes everything.
+        It is for an operator's work, such as the replay of dead letters. It may be entered inside
+        ``lifespan``; the end of ``lifespan`` still closes everything.
+
+        Raises:
+            StoreError: the store cannot be opened.
+
         """
         return self._wiring.lifetime.opened()
 

@@ -16,18 +16,18 @@ from ..stores import open_store
 from ..stores.protocols import DEFAULT_RETENTION, InboxStore, Store
 from ..verification.secrets import SecretSource, SecretsProvider, fault_among, secrets_of
 
-# Keys are `endpoint:id`; without a colon in the name no two pairs give the same key.
+# Keys are `endpoint:id`; without a colon in the name, two different pairs never share a key.
 _ENDPOINT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class HiddenSecrets:
-    """Secrets, or a provider of them, that no repr of what holds them shows.
+    """Hides secrets, or their provider, from the repr of the settings.
 
     Args:
-        secrets: what a receiver was given; of a list, what it holds now.
+        secrets: the argument of ``Receiver``; a list is copied.
 
     Raises:
-        SecretError: there is none, or the provider fails.
+        SecretError: there is no secret, or the provider fails.
 
     """
 
@@ -44,8 +44,8 @@ class Changes(TypedDict, total=False):
     Attributes:
         secrets: one secret, several (newest first), or a provider of them.
         store: a store, or its URL.
-        endpoint: the name that scopes what is handled once.
-        service: the sender's name in its own two headers.
+        endpoint: the endpoint's name; each event is handled once for each name.
+        service: the prefix of the sender's own two headers.
         tolerance: how far a timestamp may be from the clock, in seconds or as a ``timedelta``.
         inbox: the settings of the inbox; None handles events inside the request.
         limits: time limits and sizes.
@@ -68,8 +68,8 @@ class ReceiverSettings:
     """The settings of a receiver; the arguments are those of ``Receiver``.
 
     Raises:
-        TypeError: an argument is of another type.
-        ValueError: one cannot be used.
+        TypeError: an argument has a wrong type.
+        ValueError: an argument cannot be used.
 
     """
 
@@ -96,19 +96,20 @@ class ReceiverSettings:
             )
         if self.inbox is not None and not isinstance(self.store, InboxStore):
             raise ValueError(
-                f"{type(self.store).__name__} has no inbox: what was answered must outlive the"
+                f"{type(self.store).__name__} has no inbox, because its events do not outlive the"
                 " process; use sqlite:///file.db or redis://host, or leave `inbox` out to handle"
-                " inside the request"
+                " events inside the request"
             )
         if not isinstance(self.limits, Limits):
             raise TypeError(f"limits takes Limits, such as Limits(threads=16), not {self.limits!r}")
         if service is not None and not (isinstance(service, str) and service):
             raise TypeError(
-                f"service takes the sender's name in its own two headers, or None, not {service!r}"
+                "service takes the prefix of the sender's own two headers, or None, not"
+                f" {service!r}"
             )
 
     def replaced(self, **changes: Unpack[Changes]) -> ReceiverSettings:
-        """Return settings with these in the place of their own; raises as the constructor does."""
+        """Return a copy of the settings with these changes; raises as the constructor does."""
         changed: dict[str, Any] = {**changes}
         if "secrets" in changes:
             changed["secrets"] = HiddenSecrets(changes["secrets"])
@@ -125,25 +126,25 @@ class ReceiverSettings:
         secrets = secrets_of(self.secrets.source)
         fault = fault_among(secrets, "force")
         if not secrets:
-            fault = "at least one secret is needed, and there is none in force"
+            fault = "at least one secret is needed, but none is in force"
         if fault is not None:
             del secrets
             raise SecretError(fault)
         return secrets
 
     def secrets_fault(self) -> tuple[str, ...]:
-        """Return why the last good secrets are in force, if the provider says so."""
+        """Return the provider's error, if the last good secrets stay in force because of one."""
         fault = getattr(self.secrets.source, "fault", None)
         return () if fault is None else (str(fault),)
 
 
 def opened_store(store: Store | str, retention: float | timedelta | None, clock: Clock) -> Store:
-    """Return the store, made anew where it is given as a URL.
+    """Return the given store, or a new store for a URL.
 
     Raises:
-        TypeError: it is none.
-        ValueError: the URL cannot be used, or a retention is given for a store that has its own.
-        ImportError: its backend is not installed.
+        TypeError: the argument is neither a store nor a URL.
+        ValueError: the URL cannot be used, or ``retention`` is given together with a store.
+        ImportError: the backend is not installed.
 
     """
     if isinstance(store, str):
@@ -157,12 +158,12 @@ def opened_store(store: Store | str, retention: float | timedelta | None, clock:
 
 
 def _store_fault(store: object) -> str:
-    """Return what is wrong with what was given as the store; it may hold a password."""
+    """Return the error message for an invalid store, without its repr: it may hold a password."""
     takes = "store takes a URL, such as sqlite:///hookonce.db or redis://host, or a store"
     if store is None:
         return f"{takes}, not None; is the setting it comes from missing?"
     if isinstance(store, type):
-        return f"{takes}, not the class {store.__name__}: make one of it"
+        return f"{takes}, not the class {store.__name__}: make an instance of it"
     if isinstance(store, PurePath):
         return f"{takes}, not a path: write f'sqlite:///{{path}}'"
     return f"{takes}, not {type(store).__name__}"

@@ -1,4 +1,4 @@
-"""The dependencies of one receiver, wired."""
+"""Creates and connects the dependencies of one receiver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ from .settings import ReceiverSettings
 
 
 class Wiring:
-    """The dependencies of one receiver, wired: what a copy makes anew, and the doctor exchanges.
+    """Creates and connects the dependencies of one receiver.
+
+    ``Receiver.copy`` makes a new wiring; the doctor exchanges the wirings of two receivers.
 
     Args:
         settings: what the receiver is to be.

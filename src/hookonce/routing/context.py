@@ -1,4 +1,4 @@
-"""The context that a handler receives: which event, which attempt, and the raw body."""
+"""``Context``: what a handler can ask about its event, attempt and raw body."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ class Context:
     """Details of one attempt, passed to a handler.
 
     Attributes:
-        key: what is handled once: ``endpoint:webhook-id``.
+        key: identifies the event that is handled once: ``endpoint:webhook-id``.
         endpoint: the name of the receiving endpoint.
         event_id: the webhook-id.
         event_type: the type named in the signed body.
         handler: the name under which this handler's success is remembered.
-        attempt: our own count of runs of this event, from 1.
-        delivery_attempt: the sender's count, from 1, or None, as always for an event of the inbox;
-            unsigned, so only a hint.
-        last_chance: whether a failure now makes the event a dead letter, by a count and by what the
-            sender has signed.
+        attempt: our own number of this attempt, from 1.
+        delivery_attempt: the sender's number of the attempt, from 1; only a hint, because it is
+            unsigned. None if the sender sent none, and always for an event from the inbox.
+        last_chance: whether the event becomes a dead letter if this attempt fails.
         is_replay: whether an operator replays a dead letter.
         received_unix: when the delivery arrived, in Unix seconds.
         body: the raw bytes that were signed.
@@ -54,10 +53,10 @@ class Context:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every run of this handler on this event; pass it to what you call.
+        """An idempotency key for APIs that you call; the same for every attempt of this handler.
 
-        After a crash between an effect and its record a handler runs again, and a payment provider
-        or a database can tell by this key that it has seen the effect before.
+        If the process crashes after an effect but before the store records it, the handler runs
+        again. By this key a payment provider or a database recognises the repeated effect.
         """
         # A colon in both the id and a handler's name would give two effects one key.
         event_id = self.event_id.replace("%", "%25").replace(":", "%3A")
@@ -69,9 +68,9 @@ class Context:
         return Effect(self.endpoint, self.event_id, self.handler)
 
     async def record_in(self, connection: object, *, table: str = TABLE) -> None:
-        """Record this handler's effect in your own transaction, whose commit makes it done.
+        """Record this handler's effect in your own transaction; the commit makes it done.
 
-        Call it first in the transaction, so that a second run waits for the first::
+        Call it first in the transaction, so that a second attempt waits for the first::
 
             async with sessions.begin() as session:
                 await context.record_in(session)
@@ -83,18 +82,18 @@ class Context:
             table: the ledger's table.
 
         Raises:
-            AlreadyDone: the effect was committed before. Let it pass: the transaction is rolled
-                back, and the handler has succeeded.
-            LedgerError: the connection is in no transaction, the handler is within a ledger, or it
-                was and has committed before its end. The COMMIT of a session or connection of
-                SQLAlchemy raises it if the record is not in the transaction any more.
+            AlreadyDone: the effect was committed before. Do not catch it: the transaction is rolled
+                back, and the handler counts as succeeded.
+            LedgerError: the connection is in no transaction, or has committed too early; or the
+                handler is registered with ``within=``. SQLAlchemy's COMMIT raises it if the record
+                is no longer in the transaction.
 
         """
         self._check_own_transaction()
         await record_in(connection, self.effect, table)
 
     def record_in_sync(self, connection: object, *, table: str = TABLE) -> None:
-        """Do the same in a handler that runs in a thread.
+        """Record this handler's effect like ``record_in``, in a handler that runs in a thread.
 
         Args:
             connection: a session or connection of SQLAlchemy, psycopg 3, sqlite3 or Django
@@ -102,8 +101,9 @@ class Context:
             table: the ledger's table.
 
         Raises:
-            AlreadyDone: the effect was committed before. Let it pass.
-            LedgerError: as above; of Django's, the end of ``transaction.atomic()`` raises it.
+            AlreadyDone: the effect was committed before. Do not catch it.
+            LedgerError: as for ``record_in``; with Django the end of ``transaction.atomic()``
+                raises it.
 
         """
         self._check_own_transaction()
@@ -113,6 +113,6 @@ class Context:
         # The ledger has inserted the row already; `record_in` would take it for an earlier success.
         if self._is_within:
             raise LedgerError(
-                f"{self.handler} is within a ledger, which records its effect; take record_in out"
-                " of it, or within= out of its registration"
+                f"{self.handler} runs within a ledger, which records its effect already; remove the"
+                " call of record_in, or remove within= from the registration"
             )

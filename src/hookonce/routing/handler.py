@@ -1,7 +1,7 @@
 """Registered handlers, and the checks of a user's function at registration.
 
-Everything that can be wrong with a function is found here, when it is registered: its signature,
-its name, its annotations. A delivery must not be the first to notice.
+A function's signature, name and annotations are checked when it is registered, so that a mistake
+does not show only at the first delivery.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ R = TypeVar("R")
 class HandlerDecorator(Protocol[E, L_co]):
     """Decorator that registers a handler, with or without a context, and returns it unchanged.
 
-    Within a ledger it takes a handler of the event and a transaction, with or without a context.
+    With ``within=`` the handler's arguments are the event, the transaction and optionally the
+    context.
     """
 
     @overload
@@ -56,17 +57,16 @@ class Handler:
     Attributes:
         name: the stable name under which its success is remembered.
         function: the user's callable.
-        is_async: whether calling it gives an awaitable; others run in threads.
-        takes_context: whether it wants a ``Context`` as second argument.
-        types: the type strings it is registered for.
-        patterns: the patterns it is registered for.
-        classes: the classes in which events come for it, by their types, where it names or is
-            annotated with any.
-        for_unknown: whether it is for every type that has no model.
-        written: the type strings and patterns as they were written.
-        ledger: where its effects are recorded, if it runs within one; its function then takes the
-            context and begins the transaction itself.
-        keyed: the function that gives its key lock, if it has one.
+        is_async: whether a call returns an awaitable; other functions run in threads.
+        takes_context: whether the function takes a ``Context`` as second argument.
+        types: the type strings the handler is registered for.
+        patterns: the patterns the handler is registered for.
+        classes: the event class for each type, if the handler names or is annotated with classes.
+        for_unknown: whether the handler is for every type that has no model.
+        written: the type strings and patterns as the user wrote them.
+        ledger: the ledger that records the handler's effects; None without ``within=``. With a
+            ledger the function takes the context and begins the transaction itself.
+        keyed: the handler's key function; None if it has none.
 
     """
 
@@ -85,8 +85,7 @@ class Handler:
     def wants(self, event_type: str, *, known: bool) -> bool:
         """Return whether an event of this type is for this handler.
 
-        A test event is for those only that named it: test traffic must not run business code by
-        way of a pattern.
+        A pattern never matches test events, so that test traffic does not run business code.
         """
         if event_type in self.types:
             return True
@@ -103,7 +102,7 @@ class ErrorHook:
 
     Attributes:
         function: the user's callable.
-        is_async: whether calling it gives an awaitable; other functions run in threads.
+        is_async: whether a call returns an awaitable; other functions run in threads.
         arguments: how many of (error, event, context) the function takes.
 
     """
@@ -123,25 +122,28 @@ def stable_name(function: Callable[..., Any], name: str | None) -> str:
     qualified = getattr(function, "__qualname__", None)
     if module is None or qualified is None or "<lambda>" in qualified:
         raise ValueError(
-            f"{described(function)} has no stable name of its own; register it with name=…, under"
-            " which its success is remembered"
+            f"{described(function)} has no stable name; register it with name=…, under which its"
+            " success is remembered"
         )
     return f"{module}.{qualified}"
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Return whether calling it gives an awaitable at once; others run in a thread."""
-    # What a plain wrapper around an async function returns is awaited after it has run in a thread.
+    """Return whether a function is async; other functions run in a thread."""
+    # A plain wrapper around an async function runs in a thread; its result is awaited afterwards.
     call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def takes_context(function: Callable[..., Any], *given: str) -> bool:
-    """Return whether a handler wants a context behind its other arguments; TypeError if it is none.
+    """Return whether a handler takes a context as its last argument.
 
     Args:
-        function: the user's.
+        function: the user's function.
         given: the names of its other arguments, for a message.
+
+    Raises:
+        TypeError: the function cannot be a handler.
 
     """
     _check_no_generator(function)
@@ -151,13 +153,13 @@ def takes_context(function: Callable[..., Any], *given: str) -> bool:
         raise TypeError(
             f"{described(function)} must be callable as ({others}) or ({others}, context)"
         )
-    # An optional last parameter is the handler's own business unless it says it is the context.
+    # An optional last parameter gets a context only if its name or annotation says so.
     last = list(inspect.signature(function).parameters.values())[count : count + 1]
     return full and (not bare or any(map(is_context, last)))
 
 
 def _check_no_generator(function: Callable[..., Any]) -> None:
-    """Refuse a generator function: a call would not run its body."""
+    """Refuse a generator function, because a call would not run its body."""
     call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
     for candidate in (function, inspect.unwrap(function), call):
         if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
@@ -167,7 +169,7 @@ def _check_no_generator(function: Callable[..., Any]) -> None:
 
 
 def is_context(parameter: inspect.Parameter) -> bool:
-    """Return whether a parameter says that it is the context, by its name or annotation."""
+    """Return whether a parameter's name or annotation says that it is the context."""
     return parameter.name == "context" or parameter.annotation in {Context, Context.__name__}
 
 
@@ -185,35 +187,35 @@ def accepts(function: Callable[..., Any], count: int) -> bool:
 
 
 def annotated_classes(function: Callable[..., Any]) -> tuple[EventClass, ...]:
-    """Return the event classes a handler's first parameter is annotated with; none if others are.
+    """Return the event classes that a handler's first parameter is annotated with.
 
-    It is one class, or the members of a union.
+    Empty if the annotation contains anything but event classes, or cannot be read.
     """
     try:
         hints = get_type_hints(inspect.unwrap(function))
         parameters = list(inspect.signature(function).parameters)
     except (NameError, TypeError, AttributeError):
-        return ()  # an annotation that cannot be read here is the type checker's affair
+        return ()  # the name is not importable here, for example under TYPE_CHECKING
     first, second = ([hints.get(name) for name in parameters] + [None, None])[:2]
     if first is Context or (isinstance(second, type) and issubclass(second, Event)):
         raise TypeError(f"{described(function)} takes its context before its event; swap them")
     members = get_args(first) if get_origin(first) in {Union, UnionType} else (first,)
     if not all(isinstance(one, type) and issubclass(one, Event) for one in members):
         return ()
-    # Event[Any] and the like are classes of their own to pydantic.
+    # pydantic makes a class of its own for Event[Any]; its origin is Event.
     return tuple(one.__pydantic_generic_metadata__["origin"] or one for one in members)
 
 
 def check_annotation(
     function: Callable[..., Any], annotated: Sequence[EventClass], classes: Mapping[str, EventClass]
 ) -> None:
-    """Refuse a handler annotated with other events' classes than it will be given."""
+    """Refuse a handler whose annotation does not fit the classes of its events."""
     for event_type, cls in classes.items():
         if annotated and not issubclass(cls, tuple(annotated)):
             names = " | ".join(one.__name__ for one in annotated)
             raise TypeError(
-                f"{described(function)} expects {names} and is registered for {event_type!r},"
-                f" which comes as {cls.__name__}"
+                f"{described(function)} expects {names}, but is registered for {event_type!r},"
+                f" whose events are {cls.__name__}"
             )
 
 

@@ -20,28 +20,28 @@ Key: TypeAlias = str | int | None
 """What a key function returns; None for an event that needs no key lock."""
 
 Ties: TypeAlias = Literal["apply", "drop"]
-"""Of two events of the same time on one key: whether both are run, or only the first."""
+"""What happens to a second event of the same time and key: it is run, or dropped."""
 
-# What the tables of ledgers have room for; a digest stands for any other key.
+# The tables of ledgers have room for this many characters; a longer key is replaced by its digest.
 _MOST_CHARACTERS = 200
 _DIGEST = "sha256:"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class HandlerOptions(TypedDict, Generic[E, L], total=False):
-    """How a handler is registered, beside what it is for.
+    """Options of a handler.
 
     Attributes:
-        name: the stable name under which its success is remembered, the function's module and
-            qualified name by default. Give one before you move or rename a function.
-        within: a ledger, in whose transaction it runs; see ``hookonce.effects``.
-        latest_by: returns the key of an event, such as the id of its channel. An event is left out,
-            and counts as handled, where a newer one with its key has succeeded in this handler;
-            one run at a time is let through for a key, over all processes.
-        serial_by: returns the key of an event for which one run at a time is let through, over all
-            processes, in no order that is promised.
-        ties: what ``latest_by`` does with an event of the same time as the newest that has
-            succeeded: run it (``apply``, the default) or leave it out (``drop``).
+        name: the stable name under which the handler's success is remembered; by default the
+            function's module and qualified name. Give a name before you move or rename a function.
+        within: the ledger in whose transaction the handler runs; see ``hookonce.effects``.
+        latest_by: returns the key of an event, such as the id of its channel. If a newer event of
+            the same key has succeeded in this handler, an older event is skipped and counts as
+            handled. Over all processes, the handler runs for one event of a key at a time.
+        serial_by: returns the key of an event. Over all processes, the handler runs for one event
+            of a key at a time; the order is not promised.
+        ties: what ``latest_by`` does with an event that has the same time as the newest successful
+            event: run it (``apply``, the default) or skip it (``drop``).
 
     """
 
@@ -53,17 +53,17 @@ class HandlerOptions(TypedDict, Generic[E, L], total=False):
 
 
 class TooLateError(Exception):
-    """A handler within a ledger was not run: by the ledger's watermark its event comes too late."""
+    """A handler within a ledger was skipped: the ledger's watermark is newer than its event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """The key function of a handler, and what its key lock is for.
+    """The checked key function of a handler.
 
     Attributes:
         function: returns the key of an event.
-        is_latest: whether an event is left out where a newer one has succeeded.
-        drop_ties: whether one of the same time makes it late as well.
+        is_latest: whether an event is skipped if a newer event of the key has succeeded.
+        drop_ties: whether an event is also skipped if an event of the same time has succeeded.
 
     """
 
@@ -84,38 +84,39 @@ class Keyed:
             return None
         if not isinstance(key, str | int):
             what = "latest_by" if self.is_latest else "serial_by"
-            raise TypeError(f"{what} gives str, int or None, and not {type(key).__name__}")
+            raise TypeError(f"{what} must return str, int or None, not {type(key).__name__}")
         return KeyLock(endpoint, handler, _bounded(str(key)))
 
 
 def keyed_by(options: HandlerOptions[Any, Any]) -> Keyed | None:
-    """Return the key function of a handler, checked; None if it has none.
+    """Check a handler's options and return its key function; None if it has none.
 
     Raises:
-        TypeError: an option is unknown, or a key function is none or async.
-        ValueError: they contradict each other.
+        TypeError: an option is unknown, or the key function is async or not a function.
+        ValueError: options contradict each other.
 
     """
     if unknown := options.keys() - HandlerOptions.__annotations__.keys():
-        raise TypeError(f"there is no option {min(unknown)!r} for a handler")
+        raise TypeError(f"a handler has no option {min(unknown)!r}")
     latest_by, serial_by = options.get("latest_by"), options.get("serial_by")
     ties = options.get("ties", "apply")
     if latest_by is not None and serial_by is not None:
         raise ValueError(
-            "give latest_by or serial_by: latest_by lets one run at a time through too"
+            "give latest_by or serial_by, not both: latest_by too handles one event of a key at a"
+            " time"
         )
     if ties not in {"apply", "drop"}:
         raise ValueError(f"ties is 'apply' or 'drop', not {ties!r}")
     if "ties" in options and latest_by is None:
-        raise ValueError("ties says what latest_by does with events of the same time")
+        raise ValueError("ties needs latest_by: it decides about events of the same time")
     function = serial_by if latest_by is None else latest_by
     if function is None:
         return None
     call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
     if not callable(function) or any(map(inspect.iscoroutinefunction, (function, call))):
         raise TypeError(
-            "a key is given by a plain function of the event, such as lambda event: event.data.id,"
-            f" not by {function!r}"
+            "a key function is a plain function of the event, such as lambda event: event.data.id,"
+            f" not {function!r}"
         )
     return Keyed(function, is_latest=latest_by is not None, drop_ties=ties == "drop")
 

@@ -1,4 +1,4 @@
-"""How a handler names the types it is for: type strings, and patterns with ``*``."""
+"""Type strings and patterns with ``*``, by which a handler names its event types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TYPE = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
 
 
 def meets_any(wanted: str, event_types: Iterable[str]) -> bool:
-    """Return whether a type string or pattern means one of these types."""
+    """Return whether a type string or pattern matches one of these types."""
     pattern = pattern_of(wanted) if "*" in wanted else re.compile(re.escape(wanted))
     return any(pattern.fullmatch(event_type) for event_type in event_types)
 
@@ -29,7 +29,7 @@ def type_string(text: str) -> str:
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Return what a pattern matches; ValueError if it can match nothing."""
+    """Return a pattern as a regular expression; ValueError if it can match nothing."""
     segments = text.split(".")
     if any(segment != "*" and re.fullmatch(_SEGMENT, segment) is None for segment in segments):
         raise ValueError(
@@ -42,7 +42,7 @@ def pattern_of(text: str) -> re.Pattern[str]:
     pattern = re.compile(r"\.".join(parts))
     if [name for name in EVENT_CLASSES if pattern.fullmatch(name)] == [TEST_TYPE]:
         raise ValueError(
-            f"the pattern {text!r} can match nothing: {TEST_TYPE!r} is reached by its name or class"
-            " only, so that tests do not run business code"
+            f"the pattern {text!r} can match nothing: no pattern matches {TEST_TYPE!r}, so that"
+            " tests do not run business code; register for its name or class"
         )
     return pattern

@@ -1,4 +1,4 @@
-"""Two applications under one endpoint: refused within a process, and warned of across processes."""
+"""Detects two applications under one endpoint: an error in one process, else a warning."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .handler import Handler
 
 _log = get_logger("hookonce")
 
-# A readiness probe may ask every second, and each registration is a write.
+# A readiness probe may come every second, and each registration is a write to the store.
 _PAUSE_SECONDS = 60.0
 
 
 def application_of(
     handlers: Sequence[Handler], secrets: Iterable[str], endpoint: str
 ) -> Application | None:
-    """Return the application of these handlers and secrets; None where nothing is handled."""
+    """Return the identity of an application: its handlers and secrets; None without handlers."""
     if not handlers:
         return None
     return Application(
@@ -46,9 +46,10 @@ class Registration:
     """Registers this application in the store, and warns of other applications at its endpoint.
 
     Attributes:
-        store: where its events are remembered, if others can be told of there.
-        endpoint: its name.
-        application: what it is now; None where that cannot be said.
+        store: the receiver's store; None if it cannot register applications.
+        endpoint: the name of the endpoint.
+        application: returns the identity of this application; None if it has no handlers or its
+            secrets cannot be read.
 
     """
 
@@ -75,9 +76,9 @@ class Registration:
             present = [other for place, other in _entered.values() if place == here]
             for other in strangers(own, present):
                 raise ValueError(
-                    f"two applications receive under the endpoint {self.endpoint!r} on one store,"
-                    " where what one has handled is a duplicate to the other:"
-                    f" {other.describe()}, and {own.describe()}; give one of them"
+                    f"two applications receive under the endpoint {self.endpoint!r} on one store:"
+                    f" {other.describe()}, and {own.describe()}. An event that one of them has"
+                    " handled is a duplicate for the other; give one of them"
                     " Receiver(endpoint=…)"
                 )
             _entered[self] = here, own
@@ -90,10 +91,10 @@ class Registration:
             _entered.pop(self, None)
 
     async def warnings(self) -> tuple[str, ...]:
-        """Return what an operator should know of others; the store is asked once a minute.
+        """Return warnings about other applications; the store is asked once a minute.
 
         Raises:
-            StoreError: it does not answer.
+            StoreError: the store does not answer.
 
         """
         now = asyncio.get_running_loop().time()

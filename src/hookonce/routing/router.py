@@ -1,4 +1,4 @@
-"""Router: registers handlers, finds those of an event, includes other routers. Runs nothing."""
+"""Router: registers handlers, and finds the handlers of an event."""
 
 from __future__ import annotations
 
@@ -172,18 +172,18 @@ class Router:
         """Register a handler for event classes, type strings or patterns.
 
         In a pattern ``*`` stands for one segment, and at the end for one or more: ``channel.*``,
-        ``post.*.failed``, ``*``. ``webhook.test`` is reached by name or class only.
+        ``post.*.failed``, ``*``. No pattern matches ``webhook.test``: use its name or class.
 
         Args:
-            events: what the handler is for; several are one handler.
-            within: the ledger in whose transaction the handler runs, committed with a record of it:
-                its effect is there once, or not at all. The transaction is the handler's second
-                argument, and the context the third (``hookonce.effects``).
-            options: the handler's name, and what its runs take turns by: see ``HandlerOptions``.
+            events: the events of the handler: classes, type strings and patterns in any mixture.
+            within: the ledger in whose transaction the handler runs. The effect and its record are
+                committed together, so the effect happens once or not at all. The transaction is
+                the handler's second argument, the context the third (``hookonce.effects``).
+            options: the handler's name and key function; see ``HandlerOptions``.
 
         Raises:
             TypeError: the function cannot be called as a handler of these events.
-            ValueError: a name is taken, a pattern can match nothing, or options contradict each
+            ValueError: the name is taken, a pattern can match nothing, or options contradict each
                 other.
 
         """
@@ -191,8 +191,8 @@ class Router:
             raise TypeError("on() takes at least one event class, type string or pattern")
         if inspect.isfunction(events[0]):
             raise TypeError(
-                "on() takes what the handler is for: @receiver.on(CommentReceived), or a type"
-                " string"
+                "on() takes the events of the handler, not the handler:"
+                " @receiver.on(CommentReceived), or a type string"
             )
         types: dict[str, EventClass | None] = {}
         patterns = []
@@ -236,8 +236,8 @@ class Router:
     ) -> Callable[..., Any] | HandlerDecorator[Any, Any]:
         """Register a handler for every event whose type has no model (``UnknownEvent``).
 
-        It is a handler like any other, with the same options: run once, and again if it fails.
-        Without one, such events are answered 200 and noted in the log.
+        It has the same options as any other handler, and runs again if it fails. Without any
+        handler for it, an unknown event is answered 200 and logged.
         """
         keyed = keyed_by(options)
 
@@ -252,9 +252,9 @@ class Router:
     def on_error(self, function: F, /) -> F:
         """Register a function that is called with every failure: ``(error, event, context)``.
 
-        ``error`` is one ``ExceptionGroup`` of all that failed in this attempt; each exception has
-        a note that names its handler. A function may take fewer of the three arguments. What it
-        raises is logged and changes nothing.
+        ``error`` is an ``ExceptionGroup`` of all failures of one attempt; a note on each exception
+        names its handler. The function may take only the first one or two of the arguments. An
+        exception from the function is logged and changes nothing.
         """
         arguments = next((count for count in (3, 2, 1) if accepts(function, count)), None)
         if arguments is None:
@@ -266,9 +266,9 @@ class Router:
         return function
 
     def _classes_of(self, handler: Handler) -> Mapping[str, EventClass]:
-        """Return the classes that a handler names and is annotated with, by their types.
+        """Return the event classes that a handler names or is annotated with, by event type.
 
-        In these its events come from now on. A handler that expects others is refused.
+        Raises TypeError if the annotation does not fit the handler's events.
         """
         annotated = annotated_classes(handler.function)
         own: dict[str, EventClass] = {}
@@ -298,10 +298,10 @@ class Router:
         )
 
     def include(self, other: Router) -> None:
-        """Take over the handlers of another router, also those it will get later.
+        """Add the handlers of another router, also handlers that are registered there later.
 
         Raises:
-            ValueError: a name is taken, or one of the two includes the other already.
+            ValueError: a name is taken, or one router includes the other already.
 
         """
         if other in self._lineage():
@@ -314,7 +314,7 @@ class Router:
         other._included_by.append(self)
 
     def _lineage(self) -> list[Router]:
-        """Return this router, its includers and theirs."""
+        """Return this router and all routers that include it, directly or not."""
         return [self, *(r for parent in self._included_by for r in parent._lineage())]
 
     def _add(self, *handlers: Handler) -> None:
@@ -332,12 +332,13 @@ class Router:
 def _handler(
     function: Callable[..., Any], options: HandlerOptions[Any, Any], keyed: Keyed | None
 ) -> Handler:
-    """Return a handler that is for nothing yet, with what is called checked."""
+    """Check a user's function, and return a handler that has no events yet."""
     name, ledger = stable_name(function, options.get("name")), options.get("within")
     if ledger is None:
         with_context = takes_context(function, "event")
         return Handler(name, function, is_async(function), with_context, keyed=keyed)
-    late = keyed if keyed is not None and keyed.is_latest else None  # by a mark in the ledger
-    turns = None if late else keyed
-    called = within_ledger(ledger, function, name, late)
-    return Handler(name, called, is_async(called), takes_context=True, ledger=ledger, keyed=turns)
+    # The ledger has a watermark of its own for `latest_by`, so the handler needs no key lock.
+    latest = keyed if keyed is not None and keyed.is_latest else None
+    serial = None if latest else keyed
+    called = within_ledger(ledger, function, name, latest)
+    return Handler(name, called, is_async(called), takes_context=True, ledger=ledger, keyed=serial)

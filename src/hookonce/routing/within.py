@@ -1,4 +1,4 @@
-"""A handler within a ledger: the user's function, with its transaction put around it."""
+"""Runs a handler inside a transaction of a ledger (``within=``)."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ def within_ledger(
     """Return a handler of (event, context) that runs the function in the ledger's transactions.
 
     Args:
-        ledger: where the effect is recorded.
-        function: the user's.
+        ledger: records the effect.
+        function: the user's function.
         name: the handler's name.
-        keyed: by which key an event is left out that comes too late, if it is; then the returned
-            handler raises TooLateError.
+        keyed: the ``latest_by`` key function; with it the returned handler raises TooLateError for
+            an event that comes too late.
 
     Raises:
-        TypeError: the function does not suit the ledger; or the ledger is none, or keeps no
-            watermarks.
+        TypeError: the ledger is not a ledger, has no watermarks, or does not fit the function.
         ValueError: the name is too long for the ledger's table.
 
     """
@@ -55,27 +54,27 @@ def within_ledger(
         )
     if keyed is not None and not keeps_watermarks(ledger):
         raise TypeError(
-            f"{type(ledger).__name__} keeps no watermarks, which latest_by needs; give it"
-            " advance(), as hookonce.effects.WatermarkLedger has it, or register the handler"
+            f"{type(ledger).__name__} keeps no watermarks, which latest_by needs; give it an"
+            " advance() method, as in hookonce.effects.WatermarkLedger, or register the handler"
             " without latest_by"
         )
     with_context = takes_context(function, "event", "transaction")
     if any(map(is_context, list(inspect.signature(function).parameters.values())[1:2])):
         raise TypeError(
-            f"{described(function)} takes its context where its transaction is: within a ledger it"
+            f"{described(function)} takes a context as its second argument, but within a ledger it"
             " is called with (event, transaction, context)"
         )
     if is_async_ledger(ledger):
         if not is_async(function):
             raise TypeError(
-                f"{described(function)} runs in a thread, and {type(ledger).__name__} is for async"
-                " handlers; make it async def, or take a ledger for threads"
+                f"{described(function)} runs in a thread, but {type(ledger).__name__} is for async"
+                " handlers; make the handler async, or use a ledger for threads"
             )
         return _awaited(Once(ledger), function, keyed, takes_context=with_context)
     if is_async(function):
         raise TypeError(
-            f"{described(function)} is async, and {type(ledger).__name__} is for handlers that run"
-            " in threads; make it a plain function, or take an async ledger"
+            f"{described(function)} is async, but {type(ledger).__name__} is for handlers that run"
+            " in threads; make the handler a plain function, or use an async ledger"
         )
     once = Once(InThread(cast("SyncLedger[Any]", ledger)))
     return _threaded(once, function, keyed, takes_context=with_context)
@@ -94,7 +93,7 @@ def _awaited(
         async def work(transaction: T) -> None:
             more = (replace(context, _is_within=True),) if takes_context else ()
             result = function(event, transaction, *more)
-            while awaits and inspect.isawaitable(result):  # before the commit, and not after it
+            while awaits and inspect.isawaitable(result):  # it must end before the commit
                 result = await result
             _check_has_run(result)
 
@@ -122,8 +121,10 @@ def _threaded(
 
 
 def _check_has_run(result: object) -> None:
-    """Refuse what would be committed before it is done."""
+    """Refuse a result that has not run yet: the commit would come before the work."""
     if inspect.iscoroutine(result):
         result.close()
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-        raise TypeError(f"it returned a {type(result).__name__}, so nothing of it has run")
+        raise TypeError(
+            f"the handler returned a {type(result).__name__}, so its work has not been done"
+        )

@@ -1,8 +1,9 @@
 """Publishes what this process does to the inspectors of other processes.
 
-A page shows one endpoint, and several processes work on it. Each asks the store now and then
-whether anybody looks; only while that is so it listens to its own receiver, and tells of a bounded
-number of events a second. What is lost on the way is missing on a page and nowhere else.
+An inspector page shows one endpoint, and several processes may serve that endpoint. Each process
+asks the store every two seconds whether an inspector is open. Only while one is open, the process
+observes its own receiver and publishes a limited number of events per second. A lost line is
+missing on the page and nowhere else.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _log = get_logger("hookonce.activity")
 
 _ASK_SECONDS = 2.0
 _PUBLISH_SECONDS = 0.5
-# An inspector keeps as many itself. Failures are published for every event.
+# A limit on the load. Failures are published for every event.
 _EVENTS_EACH_SECOND = 50
 _MOST_SAMPLED = 1000
 _MOST_WAITING_LINES = 1000
@@ -48,12 +49,12 @@ class RemoteStep(NamedTuple):
 
 
 class RemoteDelivery(NamedTuple):
-    """A genuine delivery that another process has answered; its body stays there.
+    """A genuine delivery that another process has answered; the body is not published.
 
     Attributes:
         at: Unix seconds at which it arrived.
-        answered: the answer, and what the signature says.
-        process: which process.
+        answered: the answer and the signed data.
+        process: the name of the other process.
 
     """
 
@@ -63,12 +64,12 @@ class RemoteDelivery(NamedTuple):
 
 
 class RemoteAnswers(NamedTuple):
-    """How another process has answered for a moment.
+    """How often another process has given one answer since its last report.
 
     Attributes:
         outcome: the answer.
-        number: how often.
-        seconds: how long answers took, a bounded number of them.
+        number: how often it was given.
+        seconds: how long these answers took; at most 500 values.
 
     """
 
@@ -81,7 +82,7 @@ RemoteRecord: TypeAlias = RemoteStep | RemoteDelivery | RemoteAnswers
 
 
 def own_process() -> str:
-    """Return the name of this process, as its workers and pages show it, and no other has it."""
+    """Return the unique name of this process, as workers and inspector pages show it."""
     return _process_name(os.getpid())
 
 
@@ -91,7 +92,7 @@ def _process_name(pid: int) -> str:
 
 
 class _Sample:
-    """The events to publish: a limited number per second, chosen when they are first looked up."""
+    """The sample of events to publish: a limited number of new events per second."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -118,9 +119,9 @@ class Reporter(StepObserver):
 
     Args:
         store: passes the lines on to other processes.
-        endpoint: the name of the endpoint that this process receives for.
-        observers: where the reporter listens while somebody looks.
-        store_seconds: after this the store counts as unreachable.
+        endpoint: the name of the receiver's endpoint.
+        observers: the receiver's observers; the reporter joins them while an inspector is open.
+        store_seconds: after this time the store counts as unreachable.
         clock: Unix time in seconds.
 
     """
@@ -159,7 +160,7 @@ class Reporter(StepObserver):
             self._stop.set()
             try:
                 await asyncio.wait({task})
-            finally:  # cancelled here, it would go on and open the store again
+            finally:  # if `stop` is cancelled, the task must not open the store again
                 task.cancel()
 
     async def _run(self) -> None:
@@ -178,10 +179,10 @@ class Reporter(StepObserver):
             self._listen(await within(self._store_seconds, call))
         except StoreError as error:
             if not self._has_failed:
-                _log.info("cannot tell other processes of this one's work: %s", error)
+                _log.info("cannot publish this process's activity: %s", error)
             self._has_failed = True
-        except Exception:  # noqa: BLE001 - whatever it is, no delivery depends on it
-            _log.exception("cannot tell other processes of this one's work")
+        except Exception:  # noqa: BLE001 - no delivery depends on it
+            _log.exception("cannot publish this process's activity")
             self._listen(False)
         else:
             self._has_failed = False
@@ -206,7 +207,7 @@ class Reporter(StepObserver):
         return lines
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Count an answer, and tell of the delivery if it is genuine and one of the sample."""
+        """Count an answer; publish the delivery if it is genuine and in the sample."""
         outcome, verified = record.outcome, record.verified
         key = (int(outcome.status), str(outcome.reason))
         count, times = self._answers.get(key, (0, []))
@@ -223,7 +224,7 @@ class Reporter(StepObserver):
         )
 
     def note(self, record: StepRecord) -> None:
-        """Tell of a step: of a failure whichever event it is, of others those of the sample."""
+        """Publish a step; the sample decides for all steps but failures."""
         event_id, step = step_of(record, self._clock())
         self._lines.append(_line("step", [event_id, *step[:-1]]))
 
@@ -233,7 +234,7 @@ def _line(kind: str, content: Sequence[object]) -> bytes:
 
 
 def read_line(line: bytes, endpoint: str) -> list[RemoteRecord]:
-    """Return what a line tells; nothing of one by this process, or by a version unknown here."""
+    """Parse a line; an empty list for a line by this process or by an unknown version."""
     try:
         kind, process, content = json.loads(line)
         if process == own_process():

@@ -66,10 +66,10 @@ class FailureStreak(NamedTuple):
 
 
 class DisableWatch:
-    """Counts answers that are failures to the sender, from one success to the next.
+    """Counts the failed answers since the last success, and warns before the sender disables.
 
-    It knows of this process alone, from its start: where several answer for one endpoint, a success
-    of another one is not seen here.
+    It counts only the answers of this process since its start. If several processes serve one
+    endpoint, it does not see the successes of the others.
 
     Args:
         clock: Unix time in seconds.

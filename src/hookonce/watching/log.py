@@ -22,11 +22,11 @@ _log = get_logger("hookonce")
 
 
 def log_answer(record: DeliveryAnswered) -> None:
-    """Write a line for a request, with the parts beside it as ``extra``.
+    """Log one line for a request, with its fields as ``extra``.
 
-    A refused delivery is a warning, every other one information. The parts are ``endpoint``,
-    ``event_id``, ``event_type``, ``delivery_attempt``, ``status``, ``reason`` and ``milliseconds``;
-    there is never a body, a signature or a secret among them.
+    A refused delivery is logged as a warning, any other as information. The fields are
+    ``endpoint``, ``event_id``, ``event_type``, ``delivery_attempt``, ``status``, ``reason`` and
+    ``milliseconds``. A body, a signature or a secret is never logged.
     """
     outcome = record.outcome
     extra = {
@@ -40,10 +40,10 @@ def log_answer(record: DeliveryAnswered) -> None:
     }
     if record.refusal is not None:
         headers = record.headers
-        # Quoted, since anybody wrote it.
-        named = "nothing readable" if headers is None else repr(headers.message_id)
+        # `repr` escapes control characters: the id of a refused delivery may be a forger's text.
+        named = "no readable id" if headers is None else f"id {headers.message_id!r}"
         _log.warning(
-            "refused a delivery at %s that calls itself %s: %s",
+            "refused a delivery at %s with %s: %s",
             record.endpoint,
             named,
             record.refusal,
@@ -53,7 +53,7 @@ def log_answer(record: DeliveryAnswered) -> None:
         _log.info(
             "%s %s at %s: %d %s (%.1f ms)",
             record.event_type or _hinted(record),
-            record.event_id or "that was not read",
+            record.event_id or "without a readable id",
             record.endpoint,
             outcome.status,
             outcome.reason,
@@ -63,11 +63,11 @@ def log_answer(record: DeliveryAnswered) -> None:
 
 
 class AttemptLog(Observer):
-    """Writes a line for each attempt of a worker: handled, tried again and when, or buried.
+    """Logs one line for each attempt of a worker: handled, retried, deferred or buried.
 
-    The parts beside it as ``extra`` are those of a delivery's line: ``endpoint``, ``event_id``,
-    ``event_type``, ``reason`` and ``milliseconds``, and ``attempt`` for the worker's own count. Why
-    an attempt has failed is in the line before it, with the traceback.
+    The ``extra`` fields are ``endpoint``, ``event_id``, ``event_type``, ``attempt`` (the worker's
+    own count), ``reason`` and ``milliseconds``. If the attempt failed, the line before it shows the
+    traceback.
 
     Args:
         clock: Unix time in seconds, for when the next attempt is due.
@@ -79,27 +79,27 @@ class AttemptLog(Observer):
         self._taken: dict[DeliveryKey, float] = {}
 
     def event_fetched(self, record: EventFetched) -> None:
-        """Note when it began."""
+        """Note when the attempt began."""
         self._taken[record.delivery.key] = time.perf_counter()
 
     def event_settled(self, record: EventSettled) -> None:
-        """Write that it is handled, or free for another worker."""
+        """Log that the event is handled, or free for another worker."""
         self._write(logging.INFO, record.delivery, record.attempt, str(record.outcome.reason))
 
     def event_retried(self, record: EventRetried) -> None:
-        """Write when the next attempt is due."""
+        """Log when the next attempt is due."""
         after = record.after_seconds
         due = utc_text(self._clock() + after, "%Y-%m-%dT%H:%M:%SZ")
-        text = f"failed, again in {after:.0f} s at {due}"
+        text = f"failed; next attempt in {after:.0f} s, at {due}"
         self._write(logging.WARNING, record.delivery, record.attempt, "retried", text)
 
     def event_deferred(self, record: EventDeferred) -> None:
-        """Write that it waits for its key."""
-        text = "not begun, waits for its key"
+        """Log that the event waits for its key lock."""
+        text = "not begun; waits for its key lock"
         self._write(logging.INFO, record.delivery, record.attempt, "parked", text)
 
     def event_buried(self, record: EventBuried) -> None:
-        """Write that it is a dead letter."""
+        """Log that the event is a dead letter."""
         text = f"buried as {record.reason}"
         self._write(logging.ERROR, record.delivery, record.attempt, str(record.reason), text)
 
@@ -108,7 +108,7 @@ class AttemptLog(Observer):
     ) -> None:
         began = self._taken.pop(delivery.key, None)
         if began is None or not _log.isEnabledFor(level):
-            return  # an attempt within a request, which has its line, or a replay
+            return  # not fetched by a worker: a request has its own line, a replay has none
         milliseconds = round((time.perf_counter() - began) * 1000, 1)
         event_id, event_type = printable(delivery.event_id), printable(delivery.event_type or "?")
         _log.log(

@@ -15,7 +15,7 @@ from .records import Observer, is_step
 _log = get_logger("hookonce.observation")
 
 _Listener: TypeAlias = tuple[Callable[[Any], object], Container[str] | None]
-"""A method, and the events that it is notified of; None for all."""
+"""An observer's method, and the ids of the events it is called for; None for all."""
 
 _HOOKS: dict[type, str] = {
     get_type_hints(hook)["record"]: name
@@ -31,7 +31,7 @@ class Observers:
         observers: the observers to notify.
 
     Raises:
-        TypeError: one is no observer; the message says what to do.
+        TypeError: an argument is not an observer; the message says what to do.
 
     """
 
@@ -92,7 +92,7 @@ def _method(observer: Observer, name: str) -> Callable[[Any], object]:
         )
     if inspect.iscoroutinefunction(method):
         raise TypeError(
-            f"{type(observer).__name__}.{name} is async; an observer is called in the middle of a"
-            " delivery, so let it return at once and hand on what takes longer"
+            f"{type(observer).__name__}.{name} is async; observers are called in the middle of a"
+            " delivery, so make it a plain method, and start a task for anything slow"
         )
     return method

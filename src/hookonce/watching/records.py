@@ -1,4 +1,4 @@
-"""What can be watched: one Protocol of hooks, and the frozen records they receive."""
+"""The ``Observer`` protocol, and the frozen records that its methods receive."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..verification.signature import VerifiedDelivery
 
 
 class DeliveryReceived(NamedTuple):
-    """A request has arrived whole; nothing about it is known to be true yet.
+    """A request has arrived completely; it is not verified yet.
 
-    The records of one delivery that follow refer to the same object.
+    The later records of the same delivery refer to this object.
 
     Attributes:
         endpoint: the name of the receiving endpoint.
         body: the raw request body.
-        headers: as they arrived; with a signature among them.
+        headers: the headers as they arrived, the signature included.
         at_unix: when it arrived, in Unix seconds.
-        is_backfill: whether ``Receiver.backfill`` made this delivery. It tells nothing about the
-            sender then.
+        is_backfill: whether ``Receiver.backfill`` made this delivery. Such a delivery says nothing
+            about the sender.
 
     """
 
@@ -49,9 +49,9 @@ class DeliveryAuthenticated:
     """A delivery is genuine.
 
     Attributes:
-        received: what arrived.
-        delivery: its signed id and time, which secret matched, and how far the clocks are apart.
-        hints: what the sender says beside it, unsigned.
+        received: the request.
+        delivery: the signed id and time, the secret that matched, and the clock skew.
+        hints: the sender's unsigned headers.
 
     """
 
@@ -62,11 +62,11 @@ class DeliveryAuthenticated:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeliveryRefused:
-    """A delivery is not genuine, or not in time.
+    """A delivery is not genuine, or its timestamp is outside the tolerance.
 
     Attributes:
-        received: what arrived.
-        error: why it was refused: its ``reason``, and the ``skew`` where that was read.
+        received: the request.
+        error: why it was refused: ``reason``, and ``skew`` if the timestamp could be read.
 
     """
 
@@ -75,17 +75,17 @@ class DeliveryRefused:
 
 
 class DeliveryAnswered(NamedTuple):
-    """What a request is answered, every one: refused, accepted, or left to a retry.
+    """A request was answered; every request has exactly one such record.
 
     Attributes:
         endpoint: the name of the receiving endpoint.
         outcome: the answer.
-        seconds: since the request arrived.
-        received: what arrived; None where the body was not read (too large, too slow, no POST).
-        verified: what the signature says, if the delivery is genuine.
-        event_type: the type named in the signed body, where it could be read.
-        hints: what the sender says beside a genuine delivery, unsigned.
-        refusal: why it is not genuine, if it is not.
+        seconds: how long the answer took since the request arrived.
+        received: the request; None if its body was not read (too large, too slow, no POST).
+        verified: the signed data; None if the delivery is not genuine.
+        event_type: the type named in the signed body; None if it could not be read.
+        hints: the unsigned headers of a genuine delivery.
+        refusal: why the delivery was refused; None if it is genuine.
 
     """
 
@@ -105,7 +105,7 @@ class DeliveryAnswered(NamedTuple):
 
     @property
     def headers(self) -> DeliveryHeaders | None:
-        """What its headers say, read again; None where they are malformed, or were not read."""
+        """The headers, parsed again at each access; None if they are malformed or were not read."""
         try:
             return None if self.received is None else DeliveryHeaders.parse(self.received.headers)
         except VerificationError:
@@ -120,18 +120,18 @@ class DeliveryAnswered(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """What happens to an event that does well; a busy receiver has thousands of them a second."""
+    """Base of the frequent records: a busy receiver creates thousands of them per second."""
 
     delivery: Delivery
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventClaimed(_Step):
-    """The store was asked for the event of a delivery.
+    """The store has answered a claim.
 
     Attributes:
-        delivery: what was delivered.
-        result: ``Claimed`` begins an attempt; ``InFlight``, ``Done`` and ``Dead`` are the others.
+        delivery: the delivery.
+        result: ``Claimed`` begins an attempt; ``InFlight``, ``Done`` and ``Dead`` begin none.
 
     """
 
@@ -142,12 +142,12 @@ class EventClaimed(_Step):
 class HandlerStarted(_Step):
     """A handler is about to run.
 
-    What an observer does here to the context variables is seen by the handler, in its thread too.
+    An observer may set context variables here: the handler sees them, also in its thread.
 
     Attributes:
-        delivery: what was delivered.
+        delivery: the delivery.
         handler: the handler's name.
-        attempt: which attempt it is part of, from 1.
+        attempt: the number of the attempt, from 1.
         is_replay: whether an operator replays a dead letter.
 
     """
@@ -162,10 +162,10 @@ class HandlerFinished(_Step):
     """A handler has succeeded.
 
     Attributes:
-        delivery: what was delivered.
+        delivery: the delivery.
         handler: the handler's name.
-        attempt: which attempt it was part of, from 1.
-        seconds: how long it took; those in which it waited for a thread count.
+        attempt: the number of the attempt, from 1.
+        seconds: how long the handler took, including its wait for a thread.
 
     """
 
@@ -179,11 +179,11 @@ class HandlerSkipped(_Step):
     """A handler counts as finished without a run.
 
     Attributes:
-        delivery: what was delivered.
+        delivery: the delivery.
         handler: the handler's name.
-        attempt: which attempt it was part of, from 1.
-        reason: ``stale``, since a newer event has succeeded; ``done``, since this one had, and that
-            was not recorded.
+        attempt: the number of the attempt, from 1.
+        reason: ``stale`` if a newer event of the key has succeeded; ``done`` if this event has
+            succeeded already and only the record was missing.
 
     """
 
@@ -194,14 +194,14 @@ class HandlerSkipped(_Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandlerFailed:
-    """A handler has raised, or run out of time.
+    """A handler has raised an exception or exceeded its time limit.
 
     Attributes:
-        delivery: what was delivered.
+        delivery: the delivery.
         handler: the handler's name.
-        attempt: which attempt it was part of, from 1.
-        seconds: how long it took; those in which it waited for a thread count.
-        error: what it raised.
+        attempt: the number of the attempt, from 1.
+        seconds: how long the handler took, including its wait for a thread.
+        error: the exception.
 
     """
 
@@ -217,9 +217,9 @@ class EventSettled(_Step):
     """An attempt has ended, and the event is neither back in the inbox nor a dead letter.
 
     Attributes:
-        delivery: what was delivered.
-        attempt: which attempt it was, from 1.
-        outcome: 200 if the event is handled; else the sender is to bring it again.
+        delivery: the delivery.
+        attempt: the number of the attempt, from 1.
+        outcome: 200 if the event is handled; otherwise the sender must deliver it again.
 
     """
 
@@ -229,11 +229,11 @@ class EventSettled(_Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventEnqueued(_Step):
-    """The store was asked to keep a delivery for the workers.
+    """The store has answered an enqueue.
 
     Attributes:
-        delivery: what was delivered.
-        result: ``Stored``, or why not: ``Waiting``, ``Done``, ``Dead`` or ``Full``.
+        delivery: the delivery.
+        result: ``Stored``, or why it was not stored: ``Waiting``, ``Done``, ``Dead`` or ``Full``.
 
     """
 
@@ -242,11 +242,11 @@ class EventEnqueued(_Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventFetched(_Step):
-    """A worker has taken an event out of the inbox.
+    """A worker has fetched an event from the inbox.
 
     Attributes:
-        delivery: what was delivered, and when.
-        attempt: which attempt begins, from 1.
+        delivery: the delivery.
+        attempt: the number of the attempt that begins, from 1.
 
     """
 
@@ -255,13 +255,13 @@ class EventFetched(_Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventRetried:
-    """An attempt has failed, and the event waits in the inbox for the next.
+    """An attempt has failed, and the event waits in the inbox for the next attempt.
 
     Attributes:
-        delivery: what was delivered.
-        attempt: which attempt it was, from 1.
-        after_seconds: how long it waits.
-        error: what failed, as text.
+        delivery: the delivery.
+        attempt: the number of the failed attempt, from 1.
+        after_seconds: how long the event waits.
+        error: the error as text.
 
     """
 
@@ -273,12 +273,12 @@ class EventRetried:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventDeferred(_Step):
-    """An event is back in the inbox, because another event holds its key lock; no attempt counts.
+    """An event is back in the inbox, because another event holds its key lock.
 
     Attributes:
-        delivery: what was delivered.
-        attempt: which attempt it would have been, from 1.
-        after_seconds: how long it waits at the longest; it is called when the key is free.
+        delivery: the delivery.
+        attempt: the number of the attempt, from 1; this attempt is not counted.
+        after_seconds: the longest wait; the event is due earlier if the key lock is released.
 
     """
 
@@ -288,13 +288,13 @@ class EventDeferred(_Step):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventBuried:
-    """An event is a dead letter now.
+    """An event has become a dead letter.
 
     Attributes:
-        delivery: what was delivered.
-        attempt: which attempt it was, from 1.
-        reason: why it was given up.
-        error: what failed, as text.
+        delivery: the delivery.
+        attempt: the number of the last attempt, from 1.
+        reason: why the event was given up.
+        error: the error as text.
 
     """
 
@@ -306,12 +306,12 @@ class EventBuried:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchFlushed:
-    """A store has made calls that waited together lasting, in one step.
+    """A store has written a batch of calls in one step.
 
     Attributes:
-        store: the class of the store.
-        calls: how many.
-        seconds: how long that took.
+        store: the name of the store's class.
+        calls: the number of calls in the batch.
+        seconds: how long the write took.
 
     """
 
@@ -322,12 +322,12 @@ class BatchFlushed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopBlocked:
-    """An async handler has kept the event loop from everything else.
+    """An async handler has blocked the event loop.
 
     Attributes:
-        endpoint: the name of the endpoint it works for.
+        endpoint: the name of the receiver's endpoint.
         handler: the handler's name.
-        seconds: for how long, to a quarter of a second; a second at the least.
+        seconds: for how long: at least 1, measured in steps of a quarter of a second.
 
     """
 
@@ -337,15 +337,15 @@ class LoopBlocked:
 
 
 def is_step(record: type) -> bool:
-    """Return whether a kind of record is told of those events alone that are looked at closely."""
+    """Return whether `Receiver.observe(of=…)` may limit this kind of record to some events."""
     return issubclass(record, _Step)
 
 
 class Observer(Protocol):
-    """Watches a receiver: subclass it, and write the methods you want.
+    """Watches a receiver: subclass it, and override the methods you want.
 
-    They are called in the event loop, in the order things happen, and must not block. What one
-    raises is logged and changes nothing.
+    The methods are called in the event loop, in the order of events, and must not block. An
+    exception from a method is logged and changes nothing.
     """
 
     def delivery_received(self, record: DeliveryReceived) -> None:

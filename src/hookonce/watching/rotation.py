@@ -20,19 +20,19 @@ from .records import DeliveryAnswered
 
 _log = get_logger("hookonce.rotation")
 
-# Time for clocks that differ, and for a delivery that is just on its way.
+# Clocks may differ, and a delivery may still be on its way.
 _GRACE_SECONDS = 3600.0
-# Anybody on the way can put a second signature beside a genuine one. A rotation does so with every
-# event; what shows it is the other secret, or as many events as this.
+# A proxy or an attacker can add a second, false signature to a genuine delivery. So a second
+# signature counts as a rotation only if a configured secret made it, or if three events carry one.
 _SEVERAL = 3
-# A provider may look at a file, and signing for every secret takes time: not with every delivery.
+# Do not check the secrets at every delivery: a provider may read a file, and signing takes time.
 _LOOK_SECONDS = 10.0
 _LOG_AGAIN_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """A rotation of the sender's secret as far as deliveries show it.
+    """A rotation of the sender's secret, recognised by deliveries with two signatures.
 
     Attributes:
         since: when the first delivery with two signatures came, as an aware UTC ``datetime``; the
@@ -52,7 +52,7 @@ class Rotation:
 
 
 class RotationWatch:
-    """Watches which secrets deliveries are signed with.
+    """Watches which secrets sign the deliveries.
 
     Args:
         secrets: returns the secrets in force, newest first.
@@ -60,8 +60,9 @@ class RotationWatch:
 
     Attributes:
         current: the rotation under way, if there is one.
-        matched: when each secret, by its index, has last matched since the last look at them.
-        quiet_until: until then, in Unix time, a delivery that is signed once needs no note.
+        matched: when each secret, by its index, last matched; cleared at each check of the secrets.
+        quiet_until: until this Unix time the caller may skip `note` for a delivery with one
+            signature.
 
     """
 
@@ -74,19 +75,19 @@ class RotationWatch:
         self.matched: dict[int, float] = {}
         self.current: Rotation | None = None
         self._signed_twice_at = 0
-        # When events arrived with a second signature that is nobody's we know.
+        # When events with a second signature by an unknown secret arrived, by event id.
         self._half_known: dict[str, float] = {}
         self._next_look = self._next_log = self.quiet_until = 0.0
 
     def last_matched(self) -> tuple[float | None, ...]:
-        """Return when each secret in force was last needed to verify a delivery, in Unix seconds.
+        """Return when each secret in force last verified a delivery, in Unix seconds.
 
-        None for one that was not, since this process began.
+        None for a secret that has verified no delivery since this process began.
         """
         return tuple(self._matched.get(secret) for secret in self._look())
 
     def note(self, record: DeliveryAnswered) -> None:
-        """Note which secret matched, and how many signatures there were."""
+        """Note which secret matched and how many signatures the delivery had."""
         self._note(record)
         self.quiet_until = 0.0 if self.current or self._half_known else self._next_look
 
@@ -107,7 +108,7 @@ class RotationWatch:
         self._next_look = at + _LOOK_SECONDS
         try:
             secrets = self._look()
-        except SecretError:  # the pipeline says so at the next delivery, and `warnings` when asked
+        except SecretError:  # the next delivery and `warnings` report it
             return
         if is_double and (headers := record.headers) is not None:
             has_both = _matching(delivery, headers, secrets) > 1
@@ -132,7 +133,7 @@ class RotationWatch:
     def _look(self) -> tuple[str, ...]:
         """Return the secrets in force, and note which of them have matched since the last look."""
         secrets = self._secrets()
-        if secrets == self._known:  # else nobody knows any more which ones were meant
+        if secrets == self._known:  # else the indexes may stand for other secrets
             for index, at in self.matched.items():
                 self._matched[secrets[index]] = at
         self.matched.clear()
@@ -141,7 +142,7 @@ class RotationWatch:
         return secrets
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what an operator should do about secrets now; SecretError without usable ones."""
+        """Return warnings about the secrets; SecretError if no secret can be used."""
         now, current, matched = self._clock(), self.current, self.last_matched()
         if current is not None:
             return () if current.has_both else (_unprepared(current, now),)
@@ -170,7 +171,7 @@ def _unprepared(rotation: Rotation, now: float) -> str:
 def _matching(
     delivery: VerifiedDelivery, headers: DeliveryHeaders, secrets: tuple[str, ...]
 ) -> int:
-    """Return how many of the secrets have signed a delivery, which is genuine already."""
+    """Return how many of the secrets have signed a genuine delivery."""
     own = (
         sign(secret, delivery.id, delivery.body, timestamp=delivery.timestamp)["webhook-signature"]
         for secret in secrets

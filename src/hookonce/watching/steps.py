@@ -1,4 +1,4 @@
-"""What happens to an event, step by step, in plain values: for a page, and for other processes."""
+"""The steps of an event as plain values, for inspector pages and for other processes."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ class EventStep(NamedTuple):
     """One thing that happened to an event.
 
     Attributes:
-        at: Unix seconds, by the clock of the process in which it happened.
-        what: which thing.
-        attempt: which attempt it belongs to, from 1, where it is known.
-        text: what the store said, or what the attempt came to; of a failure its class.
-        state: what the event is by it.
-        handler: whose, of a handler.
+        at: Unix seconds, by the clock of the process in which the step happened.
+        what: the kind of step.
+        attempt: the number of the attempt, from 1; None if it is not known.
+        text: the store's answer, the attempt's result, or the class of a handler's error.
+        state: the state of the event after the step.
+        handler: the handler's name, for a handler's step.
         seconds: how long a handler ran, or how long an event waits.
-        note: what failed, as text; of a handler the traceback.
-        received_at: of a claim or a put, when its delivery had arrived.
-        process: in which process; empty in the process that tells of it.
+        note: the error as text; for a handler's failure the traceback.
+        received_at: when the delivery arrived, for a claim or an enqueue.
+        process: the name of the process; empty for the process that shows the step.
 
     """
 
@@ -106,18 +106,18 @@ class StepObserver(Observer):
     """Receives every step of an event in one method."""
 
     def note(self, record: StepRecord) -> None:
-        """See a step."""
+        """Receive a step."""
         raise NotImplementedError
 
     def _note(self, record: StepRecord) -> None:
-        self.note(record)  # looked up at the call: it is the subclass's
+        self.note(record)  # looked up here, so that a subclass's `note` is called
 
     event_claimed = event_enqueued = event_fetched = event_settled = _note
     event_retried = event_deferred = event_buried = _note
     handler_finished = handler_skipped = _note
 
     def handler_failed(self, record: HandlerFailed) -> None:
-        """See a handler fail."""
+        """Receive a handler's failure."""
         self.note(record)
 
 
@@ -140,7 +140,7 @@ def step_of(record: StepRecord, at: float) -> tuple[str, EventStep]:
         case HandlerSkipped(delivery, handler, attempt, why):
             step = EventStep(at, What.SKIPPED, attempt, why, unchanged, handler)
         case HandlerFailed(delivery, handler, attempt, seconds, error):
-            # As text: the traceback itself would keep every local of its frames alive.
+            # Keep text: a traceback object would keep all local variables of its frames alive.
             note, name = _cut("".join(traceback.format_exception(error))), type(error).__name__
             step = EventStep(
                 at, What.FAILED, attempt, name, EventState.UNCHANGED, handler, seconds, note
@@ -162,7 +162,7 @@ def step_of(record: StepRecord, at: float) -> tuple[str, EventStep]:
 
 
 def _said(result: ClaimResult | EnqueueResult) -> str:
-    """Return the answer of the store in words."""
+    """Return the store's answer in words."""
     match result:
         case Claimed(attempt=1):
             return "new here: attempt 1 began"

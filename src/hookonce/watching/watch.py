@@ -1,7 +1,7 @@
 """The observer of every answer, which passes unusual answers on to other checks.
 
-A busy receiver gives thousands of answers a second, and nearly all of them are alike: a success,
-signed once, by the newest secret. `AnswerWatch` passes over those with a few comparisons.
+A busy receiver gives thousands of answers a second. Nearly all are successes of deliveries signed
+once by the newest secret; `AnswerWatch` skips these after a few comparisons.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from .rotation import RotationWatch
 
 _log = get_logger("hookonce")
 
-# The last events are kept for a program that waits for one that it has caused: some hundred
-# kilobytes of usual events.
+# The last events are kept for `Receiver.expecting`, where a program waits for an event that it has
+# caused. Usual events take a few hundred kilobytes together.
 _MOST_RECENT = 128
 _LARGEST_RECENT_BYTES = 64 * 1024
 
 
 class AnswerWatch(Observer):
-    """Logs answers, and shows them to the watches of rotations and of failures.
+    """Logs answers, and passes them to the watches of rotations and of failures.
 
     Args:
-        rotation: sees a rotation of the secret under way.
-        disabling: sees that the sender is about to disable the endpoint.
+        rotation: detects a rotation of the secret.
+        disabling: detects that the sender is about to disable the endpoint.
         clock: Unix time in seconds.
 
     """
@@ -59,11 +59,6 @@ class AnswerWatch(Observer):
                 rotation.note(record)
 
     def recent(self, seconds: float) -> list[VerifiedDelivery]:
-        """Return the last events that could be read and are not large, oldest first.
-
-        Args:
-            seconds: only those that arrived within so many seconds.
-
-        """
+        """Return the readable small events of the last ``seconds``, oldest first."""
         earliest = self._clock() - seconds
         return [delivery for at, delivery in tuple(self._recent) if at >= earliest]
