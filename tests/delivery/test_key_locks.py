@@ -489,7 +489,7 @@ class TestTrouble:
         raised = [error for group in errors for error in group.exceptions]
         assert [type(error) for error in raised] == [ZeroDivisionError, TypeError, RuntimeError]
         assert "while its key was asked for" in raised[0].__notes__
-        assert "str, int or None, and not float" in str(raised[1])
+        assert "str, int or None, not float" in str(raised[1])
         assert [(one.handler, one.attempt, one.seconds) for one in records.failed] == [
             ("keyed", attempt, 0.0) for attempt in (1, 2, 3)
         ]

@@ -216,7 +216,7 @@ async def test_record_in_is_refused_within_a_ledger(shop: Shop) -> None:
     async def swallows(
         _: CommentReceived, connection: aiosqlite.Connection, context: Context
     ) -> None:
-        with pytest.raises(LedgerError, match="swallows it is within a ledger"):
+        with pytest.raises(LedgerError, match="swallows it runs within a ledger"):
             await context.record_in(connection)
 
     assert answer_of(await deliver(receiver, comment("evt_1"))) == (500, "handler_failed")

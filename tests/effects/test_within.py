@@ -206,7 +206,7 @@ async def test_a_plain_handler_that_returns_a_coroutine_fails(
 
     assert (await deliver(receiver, comment())).status == 500
     assert shop.recorded() == []
-    assert "nothing of it has run" in caplog.text
+    assert "its work has not been done" in caplog.text
 
 
 async def test_a_long_transaction_is_logged_with_the_name_of_its_handler(

@@ -51,7 +51,7 @@ def test_a_receiver_refuses_what_cannot_work(arguments: dict[str, Any], words: s
         ({"limits": 8}, "limits takes Limits"),
         ({"limits": 0}, "limits takes Limits"),
         ({"inbox": True}, "inbox takes an Inbox"),
-        ({"service": 5}, "service takes the sender's name"),
+        ({"service": 5}, "service takes the prefix of the sender's own two headers"),
         ({"retention": "15"}, "retention takes seconds or a timedelta.*not str"),
         ({"tolerance": True}, "tolerance takes seconds or a timedelta.*not bool"),
         ({"tolerance": None}, "tolerance takes seconds or a timedelta.*not NoneType"),

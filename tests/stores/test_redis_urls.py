@@ -96,7 +96,7 @@ class TestServers:
             "'ssl_ca_cert'; did you mean 'ssl_ca_certs'",
         ),
         ("redis://:hidden@host?health_check_interval=often", "wrong kind"),
-        ("redis+cluster://:hidden@host/3", "no database but 0"),
+        ("redis+cluster://:hidden@host/3", "only database 0"),
         ("redis+sentinel://:hidden@host", "names no service"),
         ("redis+ring://:hidden@host", "no store has the scheme"),
         ("unix://", "names no socket"),

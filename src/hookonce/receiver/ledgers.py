@@ -56,8 +56,8 @@ def shared_file_fault(ledger: AnyLedger[Any], store_file: Path | None) -> str | 
     if not any(is_same_file(file, store_file) for file in files):
         return None
     return (
-        f"{type(ledger).__name__} is in the store's file {store_file}, and two SQLite libraries in"
-        " one process would damage the file"
+        f"{type(ledger).__name__} is in the store's own file {store_file}, and two SQLite"
+        " libraries in one process would damage the file"
     )
 
 

@@ -140,7 +140,7 @@ class Lifetime:
     async def _register(self) -> None:
         """Check the configuration before the first event arrives."""
         handler_table = self.dependencies.handler_table
-        _ = handler_table.parser  # pydantic may not be able to build an event class
+        _ = handler_table.parser  # raises if pydantic cannot build an event class
         retention: float | None = getattr(self.store, "retention_seconds", None)
         file: Path | None = getattr(self.store, "path", None)
         await check_ledgers(handler_table.handlers, retention, file)

@@ -274,7 +274,7 @@ class Receiver(Router):
             raise error.with_traceback(None) from error.__cause__
         finally:  # as in the constructor
             del changes
-        copied = shallow_copy(self)  # with what a subclass has added
+        copied = shallow_copy(self)  # keeps the attributes of a subclass
         source = self if router is None else router
         Router.__init__(copied, source.handlers, source.error_hooks)
         copied._gap_hooks = [*self._gap_hooks]

@@ -37,7 +37,7 @@ class Wiring:
     ``Receiver.copy`` makes a new wiring; the doctor exchanges the wirings of two receivers.
 
     Args:
-        settings: what the receiver is to be.
+        settings: the settings of the receiver.
         handler_table: the handlers.
         observers: notified of every step, in addition to the built-in ones.
 
@@ -148,7 +148,7 @@ class Wiring:
         try:
             secrets = settings.current_secrets()
             return application_of(self._handler_table.handlers, secrets, settings.endpoint)
-        except Exception:  # noqa: BLE001 - whoever verifies with these secrets says what is wrong
+        except Exception:  # noqa: BLE001 - the next delivery reports the error of the secrets
             return None
 
     def _note_flush(self, calls: int, seconds: float) -> None:

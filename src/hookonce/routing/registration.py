@@ -36,8 +36,8 @@ def warning_of(stranger: Application, endpoint: str) -> str:
     """Return the warning about another application at the same endpoint."""
     return (
         f"another application receives under the endpoint {endpoint!r} on this store"
-        f" ({stranger.describe()}, last seen {moment_text(stranger.seen_unix)}), and what one has"
-        " handled is a duplicate to the other; give one of them Receiver(endpoint=…)"
+        f" ({stranger.describe()}, last seen {moment_text(stranger.seen_unix)}): an event that one"
+        " of them has handled is a duplicate for the other; give one of them Receiver(endpoint=…)"
     )
 
 

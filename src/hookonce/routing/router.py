@@ -55,7 +55,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Router:
-    """A set of handlers that a receiver, or another router, can include.
+    """A set of handlers that a receiver or another router can include.
 
     Args:
         handlers: handlers to begin with, such as those of another router, each changed with
@@ -85,11 +85,11 @@ class Router:
 
     @property
     def is_included(self) -> bool:
-        """Whether another router includes this one."""
+        """Whether another router includes this router."""
         return bool(self._included_by)
 
-    # Spelled out so that type checkers infer the class of each, and that of the transaction. What
-    # matches only the last has no class of its own: keys are taken from the envelope there.
+    # Each overload lets type checkers infer the event's class and the transaction's class. With the
+    # last overload the class is unknown, and a key function sees only the envelope.
     @overload
     def on(
         self, event: type[E1], /, **options: Unpack[HandlerOptions[E1, L]]
@@ -286,7 +286,7 @@ class Router:
         return {**handler.classes, **{name: expected[name] for name in asked_for}}
 
     def _warn_of_misspelling(self, wanted: str) -> None:
-        """Say so if no type known here is meant: it may be a new one, or it may be misspelt."""
+        """Log a warning if no known type matches: the type may be new, or misspelt."""
         known = [*EVENT_CLASSES, *self._table.classes]
         if meets_any(wanted, known):
             return

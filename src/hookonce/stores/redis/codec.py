@@ -55,8 +55,9 @@ _CONSTANTS = f"""
 local MOST_FAILURES, WORKER_SECONDS = {MAX_HISTORY}, {WORKER_SECONDS!r}
 local INTERRUPTED = [[{json.dumps(INTERRUPTED)}]]
 """
-# For speed: every call creates all functions, and for each outer variable of a function, Lua
-# searches the open variables of the enclosing function. ``define_steps`` keeps that list short.
+# `define_steps` is for speed. Each call of the script creates all its functions; for each variable
+# that a function uses from outside, Lua searches the variables in use of the enclosing function. A
+# function around the steps keeps that list short.
 SCRIPT = b"\n".join(
     [
         _CONSTANTS.encode(),
@@ -105,7 +106,7 @@ def step(name: str, *arguments: str | bytes | float) -> EncodedStep:
 
 
 def claim_step(key: DeliveryKey, token: Token, lease: float) -> EncodedStep:
-    """Encode a claim, faster than ``step``: every delivery makes one."""
+    """Encode a claim faster than ``step`` does: every delivery makes a claim."""
     if not (key.isascii() and token.isascii()):
         return step("claim", key, token, lease)
     request = (
@@ -122,7 +123,7 @@ def _seconds(lease: float) -> str:
 
 
 def completion_step(key: DeliveryKey) -> EncodedStep:
-    """Encode a completion, faster than ``step``: every event makes one."""
+    """Encode a completion faster than ``step`` does: every event makes a completion."""
     if not key.isascii():
         return step("complete", key)
     return EncodedStep(f"$8\r\ncomplete\r\n$1\r\n1\r\n${len(key)}\r\n{key}\r\n".encode(), 3)
@@ -198,7 +199,7 @@ def _read_delivery(
     return Delivery(decode(endpoint), decode(event_id), type_or_none, float(received_at), body)
 
 
-# What ``Cursor`` writes: a number as Python does, a space, and a member of a list.
+# The text of a ``Cursor``: a number in Python's notation, a space, and the member of an index.
 _PLACE = re.compile(
     r"(?P<score>-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?) (?P<member>[0-9]+:.+)", re.DOTALL
 )
@@ -247,7 +248,7 @@ def write_wanted(wanted: Wanted, reason: DeadReason | None = None) -> tuple[str 
 def read_ownership(reply: Any) -> Ownership:
     """Decode the reply to a step that only the owner of a claim may take."""
     if reply == b"N":
-        raise StoreError("there is no delivery to bury: none was given or kept")
+        raise StoreError("cannot bury the event: no delivery was given, and none is stored")
     return Ownership.HELD if reply == b"H" else Ownership.LOST
 
 
@@ -279,7 +280,7 @@ def _read_claimed(
 
 
 def write_watermark(watermark: Watermark | None) -> tuple[str, str]:
-    """Return a watermark as two arguments of a step; its time sorts as text."""
+    """Return a watermark as two arguments of a step; its time is text that sorts as the number."""
     return (
         ("", "")
         if watermark is None
@@ -288,7 +289,7 @@ def write_watermark(watermark: Watermark | None) -> tuple[str, str]:
 
 
 def read_acquired(reply: Any, clock_offset: float) -> AcquireResult:
-    """Return the answer to who would pass a gate."""
+    """Decode the reply to an acquire of a key lock."""
     if reply == b"E":
         return Acquired()
     if reply[0] == b"B":

@@ -52,7 +52,7 @@ class Servers(Protocol):
 def bounded(given: ConnectionSettings) -> dict[str, Any]:
     """Return settings without retries, and with time-outs that the caller controls."""
     settings = dict(given)
-    # These are arguments of a client's pool, which are not for our connections.
+    # A client's pool has these arguments; our connections do not accept them.
     for name in ("connection_pool", "maint_notifications_config", "max_connections", "timeout"):
         settings.pop(name, None)
     settings.pop("retry_on_timeout", None)
@@ -100,7 +100,7 @@ class OneServer:
 def one_server(
     connection_class: type[AbstractConnection], settings: ConnectionSettings
 ) -> OneServer:
-    """Return a server that is reached by such connections."""
+    """Return a server with a pool of connections of this class and with these settings."""
     return OneServer(ConnectionPool(connection_class=connection_class, **bounded(settings)))
 
 
@@ -214,8 +214,8 @@ class ClusterServers:
 async def connected(pool: ConnectionPool) -> AsyncIterator[AbstractConnection]:
     """Lend a connection from a pool; close it if the body fails or is cancelled.
 
-    Otherwise its next user could read replies to this user. A new connection also looks up the
-    server's name again, which after a failover may lead to another server.
+    An open connection could give late replies to its next user. A new connection also looks up the
+    server's name again: after a failover the name may belong to another server.
     """
     connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py
     is_whole = False

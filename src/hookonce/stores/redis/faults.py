@@ -54,7 +54,7 @@ _CLASSES = {
 
 
 def explained(error: BaseException) -> str:
-    """Return what went wrong and what to do; nothing that was sent is quoted."""
+    """Return what went wrong and what to do, without quoting anything that was sent."""
     if isinstance(error, TimeoutError) and not str(error):
         return "it did not answer in time; is it overloaded, or the network down?"
     code = _code(error) if isinstance(error, Exception) else ""

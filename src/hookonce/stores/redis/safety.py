@@ -10,7 +10,7 @@ from .connection import without_frames
 from .faults import explained
 
 Durability: TypeAlias = Literal["memory", "fsync"]
-"""Where a write must be before it counts: in the server's memory, or on its disk."""
+"""Where a write must be before the store reports success: in the server's memory or on disk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class Session:
         return shards[0 if len(shards) == 1 else crc32(encode(key)) % len(shards)]
 
     def ask(self, key: str, name: str, *arguments: str | bytes | float) -> asyncio.Future[Any]:
-        """Return the reply to a step about an event or a key lock."""
+        """Send a step about an event or a key lock, and return a future of its reply."""
         return self.shard_of(key).run(step(name, key, *arguments))
 
     async def ask_all(self, asked: EncodedStep) -> list[Any]:

@@ -98,5 +98,5 @@ def settings_of(
 
 def _either(name: str, given: Any, options: dict[str, Any], usual: Any) -> Any:
     if given is not None and name in options:
-        raise ValueError(f"{name} is given twice, in the URL and beside it")
+        raise ValueError(f"{name} is given twice, in the URL and as an argument")
     return given if given is not None else options.get(name, usual)

@@ -144,7 +144,7 @@ class Shard:
                         job.future.set_result(value)
 
     def _next_batch(self) -> list[_Job]:
-        """Return the jobs to send in one call; an empty list if none waits."""
+        """Return the jobs to send in one call; an empty list if no job waits."""
         batch: list[_Job] = []
         size = 0
         while self._waiting and len(batch) < _MOST_STEPS:
@@ -161,7 +161,7 @@ class Shard:
     async def _send(self, steps: Sequence[EncodedStep], deadline: float) -> list[Any]:
         """Return the script's time and the answer to each step, or raise StoreError."""
         try_seconds = _DURABLE_TRY_SECONDS if self._safety.needs_wait else _TRY_SECONDS
-        # The time stays the same when a call is repeated, as the rest of it does.
+        # A repeated call must be identical to the first one, its time included.
         now = b"" if self._clock is None else repr(self._clock()).encode()
         pause = 0.0
         while True:
@@ -242,7 +242,7 @@ class Shard:
 
 
 def _refused(answer: Sequence[bytes]) -> StoreError:
-    return StoreError(f"the Redis store could not do it: {decode(answer[1])}")
+    return StoreError(f"the Redis server refused a step: {decode(answer[1])}")
 
 
 def _fail(job: _Job, error: StoreError) -> None:

@@ -1,7 +1,8 @@
 """The Redis store, for many machines: Redis or Valkey, alone, with sentinels or as a cluster.
 
-Time is the server's. Whatever is asked in one turn of the event loop goes out as one script call.
-How safe a write is, is the server's configuration and ``durability`` and ``replicas`` here.
+The store uses the server's clock. All calls of one iteration of the event loop are sent as one
+script call for each shard. How durable a write is depends on the server's configuration, and on the
+arguments ``durability`` and ``replicas``.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
 _log = get_logger("hookonce.store")
 
-# More at once would keep the server from everybody else; a worker that can do more asks again.
-_MOST_TAKEN = 256
+# A larger fetch would block the server for other clients; a worker with more room fetches again.
+_MOST_FETCHED = 256
 
 _NONE: frozenset[str] = frozenset()
 
@@ -53,25 +54,25 @@ _NONE: frozenset[str] = frozenset()
 class RedisStore(RedisReports, RedisReconciling):
     """Remembers events on a Redis or Valkey server, which many machines may share.
 
-    While a shard cannot be reached, calls about its events fail with StoreError, and workers take
-    from the others. In a cluster that is so too while the shard's slot is being migrated.
+    While a shard cannot be reached, calls about its events fail with StoreError, and workers fetch
+    from the other shards. The same happens in a cluster while the shard's slot is migrated.
 
     Args:
-        client_or_url: a URL, or a client of redis-py's asyncio whose settings are used; the store
-            makes connections of its own.
-        prefix: what its keys begin with.
-        shards: into how many parts events are divided, which the nodes of a cluster share; 1 for a
-            server and 16 for a cluster unless given. It must be the same everywhere, and must not
-            be changed while events are remembered.
-        durability: "memory" if the server's answer is enough; "fsync" to wait until it has written
-            to its append-only file, once for each batch.
-        replicas: how many replicas must have a write before it counts.
+        client_or_url: a URL, or an asyncio client of redis-py. The store uses the client's
+            settings, but opens its own connections.
+        prefix: the prefix of all keys of the store.
+        shards: the number of parts into which events are divided, so that the nodes of a cluster
+            share the load; by default 1 for a server and 16 for a cluster. All processes must use
+            the same number, and it must not change while the store remembers events.
+        durability: "memory" if the server's answer is enough; "fsync" to wait, once for each batch,
+            until the server has written its append-only file to disk.
+        replicas: how many replicas must have a write before the store reports success.
         retention: how long a done event is remembered; at least 26 hours.
-        clock: Unix time in seconds; other than the system's, it is used in place of the server's.
+        clock: returns Unix time in seconds. A clock other than the system's replaces the server's.
 
     Attributes:
         retention_seconds: how long a done event is remembered.
-        flushes: who is told of each batch.
+        flushes: the functions to call after each batch.
 
     Raises:
         ValueError: a URL, or another argument, that cannot be used.
@@ -101,16 +102,20 @@ class RedisStore(RedisReports, RedisReconciling):
                 clock=clock,
             )
         finally:
-            del client_or_url  # error trackers send the locals of every frame away
+            del client_or_url  # error trackers upload the locals of every frame
         self.retention_seconds = self._settings.retention
         self.flushes = Flushes()
         self._running: Session | None = None
         self._logged: set[str] = set()
 
     async def open(self) -> None:
-        """Connect and check what the servers can do, or raise StoreError.
+        """Connect to the servers and check their versions and configuration.
 
-        What is dangerous about their configuration is logged, once.
+        A dangerous configuration is logged as a warning, once.
+
+        Raises:
+            StoreError: a server cannot be reached, or lacks something that the store needs.
+
         """
         for warning in await self.warnings():
             if warning not in self._logged:
@@ -118,7 +123,7 @@ class RedisStore(RedisReports, RedisReconciling):
                 _log.warning("%s", warning)
 
     async def aclose(self) -> None:
-        """Finish what is under way and close the connections."""
+        """Finish the calls in flight and close the connections."""
         session, self._running = self._running, None
         if session is not None and session.is_ours:
             await session.aclose()
@@ -142,7 +147,7 @@ class RedisStore(RedisReports, RedisReconciling):
     async def extend(
         self, claim: Claimed, finished: frozenset[str] = _NONE, outstanding: frozenset[str] = _NONE
     ) -> Ownership:
-        """Start the lease anew; see ``Store.extend``."""
+        """Extend the lease; see ``Store.extend``."""
         names = codec.write_names(finished), codec.write_names(outstanding)
         return await self._own(claim, "extend", claim.lease, *names)
 
@@ -159,7 +164,7 @@ class RedisStore(RedisReports, RedisReconciling):
         outstanding: frozenset[str] = _NONE,
         began: bool = True,
     ) -> Ownership:
-        """Give the event back; see ``Store.release``."""
+        """Release the event for another attempt; see ``Store.release``."""
         return await self.retry(claim, 0.0, finished, error, outstanding=outstanding, began=began)
 
     async def retry(
@@ -172,7 +177,7 @@ class RedisStore(RedisReports, RedisReconciling):
         outstanding: frozenset[str] = _NONE,
         began: bool = True,
     ) -> Ownership:
-        """Give an event back to the inbox for later; see ``InboxStore.retry``."""
+        """Return an event to the inbox for a later attempt; see ``InboxStore.retry``."""
         return await self._own(
             claim,
             "give_back",
@@ -187,12 +192,12 @@ class RedisStore(RedisReports, RedisReconciling):
     async def keep(
         self, claim: Claimed, delivery: Delivery, *, dead_unix: float | None = None
     ) -> Ownership:
-        """Keep the delivery beside its claim; see ``Store.keep``."""
+        """Store the delivery of a claimed event; see ``Store.keep``."""
         given = codec.write_delivery(delivery)
         return await self._own(claim, "keep", *given, "" if dead_unix is None else dead_unix)
 
     async def keep_in_flight(self, delivery: Delivery, *, dead_unix: float | None = None) -> None:
-        """Keep a delivery beside somebody else's claim; see ``Store.keep_in_flight``."""
+        """Store the delivery of another owner's event; see ``Store.keep_in_flight``."""
         given = codec.write_delivery(delivery)
         at = "" if dead_unix is None else dead_unix
         await self._session.ask(delivery.key, "keep_in_flight", *given, at)
@@ -263,7 +268,7 @@ class RedisStore(RedisReports, RedisReconciling):
         return DeliveryKey(codec.decode(called)) if called else None
 
     async def discard(self, key: DeliveryKey) -> bool:
-        """Forget a dead letter and remember the event as done; see ``Store.discard``."""
+        """Discard a dead letter; its event counts as done; see ``Store.discard``."""
         return bool(await self._session.ask(key, "discard", new_token()) == b"1")
 
     async def enqueue(
@@ -276,8 +281,8 @@ class RedisStore(RedisReports, RedisReconciling):
     ) -> EnqueueResult:
         """Store a delivery; see ``InboxStore.enqueue``.
 
-        With several shards each has its part of the limits, rounded up; but one that holds nothing
-        of the endpoint takes any body that is no larger than ``max_bytes``.
+        Each shard gets an equal part of the limits, rounded up. An empty shard accepts any body up
+        to ``max_bytes``.
         """
         shards = len(self._settings.bases)
         depth = "" if max_depth is None else str(ceil(max_depth / shards))
@@ -298,20 +303,22 @@ class RedisStore(RedisReports, RedisReconciling):
     ) -> Batch:
         """Claim events that are due; see ``InboxStore.fetch``.
 
-        Shards that do not answer are left out, unless none does.
+        Raises:
+            StoreError: no shard answers; if only some do not answer, they are skipped.
+
         """
         session = self._session
         session.listener.looks(endpoint)
         return await session.fetching.fetch(
-            min(limit, _MOST_TAKEN), lease, endpoint=endpoint, worker=worker, token=token
+            min(limit, _MOST_FETCHED), lease, endpoint=endpoint, worker=worker, token=token
         )
 
     async def wait(self, endpoint: str, seconds: float) -> None:
-        """Return when there may be something new to take; see ``InboxStore.wait``."""
+        """Wait until there may be a new event to fetch; see ``InboxStore.wait``."""
         await self._session.listener.wait(endpoint, seconds)
 
     async def retire(self, worker: str) -> None:
-        """Forget a worker that ends."""
+        """Unregister a worker; see ``InboxStore.retire``."""
         session = self._session
         await session.ask_all(step("retire", worker, session.fetching.end(worker)))
 
@@ -325,13 +332,13 @@ class RedisStore(RedisReports, RedisReconciling):
 
     @property
     def place(self) -> Hashable:
-        """What is equal for two stores of one URL and prefix; see ``RegisteringStore.place``."""
+        """Identifies the store by its URL and prefix; see ``RegisteringStore.place``."""
         return self._settings.identity
 
     @property
     def _session(self) -> Session:
         if self._running is None or not self._running.is_ours:
-            # What belongs to another loop, or to the parent process, cannot even be closed here.
+            # A session of another event loop or of the parent process cannot be closed here.
             self._running = Session(self._settings, self.flushes.notify)
         return self._running
 

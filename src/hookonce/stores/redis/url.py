@@ -1,4 +1,4 @@
-"""Where a Redis URL, or a client of redis-py, says that the servers are."""
+"""Parses Redis URLs and the settings of redis-py clients."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _CLASSES = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSock
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the servers are.
+    """How to reach the servers.
 
     Attributes:
-        connect: makes what knows them, for one event loop.
-        shards: how many shards are usual there.
+        connect: creates the connections to the servers for one event loop.
+        shards: the default number of shards.
         options: the store's own options in the URL.
         name: the URL without user, password and options.
     """
@@ -55,11 +55,11 @@ class Place:
 
 
 class _UnusableError(ValueError):
-    """What is wrong with a URL, in words of ours: those of others may quote a password."""
+    """A fault of a URL, with a message of our own: other messages may quote a password."""
 
 
 def place_of(url: str) -> Place:
-    """Return where a URL says that the servers are.
+    """Return how to reach the servers of a URL.
 
     Raises:
         ValueError: it names none; the message never shows a password.
@@ -72,8 +72,8 @@ def place_of(url: str) -> Place:
         reason = (
             "it cannot be read; write '@', ':', '/' and '#' in a password as %40, %3A, %2F, %23"
         )
-    del url  # error trackers send the locals of every frame away
-    raise ValueError(f"the Redis URL cannot be used: {reason} (it is one of {_FORMS})")
+    del url  # error trackers upload the locals of every frame
+    raise ValueError(f"the Redis URL cannot be used: {reason} (the valid forms are {_FORMS})")
 
 
 def _without_credentials(url: str) -> str:
@@ -85,7 +85,7 @@ def _without_credentials(url: str) -> str:
 def _place(url: str) -> Place:
     scheme = url.partition("://")[0].lower()
     if scheme not in REDIS_SCHEMES:
-        raise _UnusableError(f"nothing has the scheme {scheme!r}")
+        raise _UnusableError(f"the scheme {scheme!r} is unknown")
     kind, _, variant = scheme.partition("+")
     parts, options = _options(url)
     settings = _settings(parts, kind)
@@ -104,12 +104,14 @@ def _place(url: str) -> Place:
         connect = partial(ClusterServers, hosts, connection_class, settings)
         return Place(connect, _CLUSTER_SHARDS, options)
     if len(hosts) > 1:
-        raise _UnusableError("redis:// names one server; several are a cluster, or sentinels")
+        raise _UnusableError(
+            "redis:// names one server; for several use redis+cluster:// or redis+sentinel://"
+        )
     return _one(connection_class, settings | {"host": hosts[0][0], "port": hosts[0][1]}, options)
 
 
 def place_of_client(client: Redis | RedisCluster) -> Place:
-    """Return where a client's servers are; the store makes connections of its own, as it would."""
+    """Return how to reach a client's servers, for connections with the same settings."""
     if isinstance(client, RedisCluster):
         nodes = client.nodes_manager.startup_nodes.values()
         connection_class = client.connection_kwargs.get("connection_class", Connection)
@@ -148,7 +150,7 @@ def _joined(hosts: Iterable[Address]) -> str:
 
 
 def _parameters(connection_class: type[AbstractConnection]) -> set[str]:
-    """Return what connections are made with; a cluster's client adds options of its own."""
+    """Return the parameters of a connection class and its bases."""
     return {
         name
         for kind in connection_class.__mro__
@@ -165,7 +167,7 @@ def _one(
 
 
 def _check(connection_class: type[AbstractConnection], settings: dict[str, Any]) -> None:
-    """Find out now, by a connection that is not opened, whether redis-py knows all options."""
+    """Refuse options that redis-py does not accept; create a connection, but do not open it."""
     known = [*_OWN, *_parameters(connection_class)]
     for name in sorted(settings):
         if name not in known:
@@ -176,12 +178,12 @@ def _check(connection_class: type[AbstractConnection], settings: dict[str, Any])
         connection_class(**bounded(settings))
     except (TypeError, RedisError):
         raise _UnusableError(
-            f"redis-py does not take these options together: {', '.join(sorted(settings))}"
+            f"redis-py does not accept these options together: {', '.join(sorted(settings))}"
         ) from None
 
 
 def _options(url: str) -> tuple[SplitResult, dict[str, Any]]:
-    """Return the URL's parts without the store's own options, and these."""
+    """Split a URL into its parts without the store's own options, and these options."""
     parts = urlsplit(url)
     if parts.fragment:
         raise _UnusableError("it has a fragment; write '#' as %23")
@@ -197,7 +199,7 @@ def _options(url: str) -> tuple[SplitResult, dict[str, Any]]:
 
 
 def _settings(parts: SplitResult, kind: str) -> dict[str, Any]:
-    """Return what redis-py understands of a URL, but for its hosts and its database."""
+    """Return redis-py's settings in a URL, without the hosts and the database."""
     user = parts.netloc.rpartition("@")[0]
     path = parts.path if kind == "unix" else ""
     try:
@@ -219,9 +221,9 @@ def _database(path: str, *, is_cluster: bool) -> dict[str, Any]:
     if not path:
         return {}
     if not (path.isascii() and path.isdigit()):
-        raise _UnusableError("its path is no number of a database, such as /0")
+        raise _UnusableError("its path is not the number of a database, such as /0")
     if is_cluster and int(path):
-        raise _UnusableError("a cluster has no database but 0; leave the path out")
+        raise _UnusableError("a cluster has only database 0; leave the path out")
     return {} if is_cluster else {"db": int(path)}
 
 
@@ -236,7 +238,7 @@ def _sentinel(
     if not service:
         raise _UnusableError("it names no service for the sentinels, such as /mymaster")
     settings |= _database(database, is_cluster=False)
-    # The sentinels have a user and password of their own, or none.
+    # The user and password of the sentinels are separate settings.
     watching = {
         name.removeprefix("sentinel_"): settings.pop(name)
         for name in list(settings)
