@@ -44,7 +44,7 @@ class Context:
     is_replay: bool
     received_unix: float
     body: bytes = field(repr=False)
-    _is_within: bool = field(default=False, repr=False)  # a ledger, which records the effect
+    _is_within: bool = field(default=False, repr=False)  # a ledger records the effect
 
     @property
     def received_at(self) -> datetime:

@@ -1,4 +1,4 @@
-"""The handlers of one router: which of them are for an event, and in which class it comes."""
+"""The handlers and error hooks of one router, and the event class for each event type."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class HandlerTable:
         if found is None:
             known = not isinstance(event, UnknownEvent)
             found = tuple(h for h in self._handlers.values() if h.wants(event.type, known=known))
-            if known:  # with unknown types the sender could make the table grow without end
+            if known:  # unknown types are not cached, so that a sender cannot fill the memory
                 self._found[event.type] = found
         return found
 
@@ -86,7 +86,7 @@ class HandlerTable:
             self._error_hooks.append(hook)
 
     def _narrower(self, event_type: str, cls: EventClass) -> EventClass:
-        """Return the class whose instances suit every handler of this type."""
+        """Return the most derived class for this type, so that every handler's class fits."""
         known = self.classes.get(event_type, cls)
         if issubclass(cls, known):
             return cls
@@ -94,5 +94,5 @@ class HandlerTable:
             return known
         raise ValueError(
             f"{event_type!r} is handled as {known.__name__} already, and {cls.__name__} is neither"
-            " a subclass nor a base of it; derive one from the other"
+            f" a subclass nor a base of {known.__name__}; derive one class from the other"
         )

@@ -18,7 +18,8 @@ from .records import DeliveryAnswered
 
 _log = get_logger("hookonce.disabling")
 
-# Two days before the time limit, and at half the number of attempts: a weekend is left to act.
+# Two days before the time limit and at half the number of attempts, so that a weekend is left to
+# act.
 _WARNED_AFTER_HOURS = 24.0
 _WARNED_AFTER_ATTEMPTS = 5
 _LOG_AGAIN_SECONDS = 3600.0
@@ -28,11 +29,11 @@ class FailureStreak(NamedTuple):
     """The failed answers since the last success.
 
     Attributes:
-        since_unix: when the first of them was given, in Unix seconds.
-        attempts: how many there were.
-        refused: how many of them were refusals of deliveries that were not genuine: forgeries, or
-            deliveries signed with a secret that is not configured here.
-        last: what the last one said, for example ``handler_failed``.
+        since_unix: when the first failed answer was given, in Unix seconds.
+        attempts: the number of failed answers.
+        refused: how many of them refused a delivery that was not genuine: a forgery, or a delivery
+            signed with a secret that is not configured here.
+        last: the reason of the last failed answer, for example ``handler_failed``.
 
     """
 
@@ -43,7 +44,7 @@ class FailureStreak(NamedTuple):
 
     @property
     def since(self) -> datetime:
-        """When the first of them was given, as an aware UTC ``datetime``."""
+        """When the first failed answer was given, as an aware UTC ``datetime``."""
         return utc(self.since_unix)
 
     def hours(self, now: float | datetime) -> float:

@@ -36,8 +36,8 @@ class Rotation:
 
     Attributes:
         since: when the first delivery with two signatures came, as an aware UTC ``datetime``; the
-            rotation may have begun earlier. If only one of the two secrets is known here, it takes
-            three such events to show a rotation.
+            rotation may have begun earlier. If only one of the secrets is configured here, a
+            rotation is recognised at the third event with two signatures.
         has_both: whether both secrets are configured here.
 
     """
@@ -47,7 +47,7 @@ class Rotation:
 
     @property
     def ends_by(self) -> datetime:
-        """The time after which the sender no longer signs with the old secret, at the latest."""
+        """The time by which the sender has stopped signing with the old secret."""
         return self.since + timedelta(seconds=TWO_SIGNATURES_SECONDS)
 
 
@@ -115,7 +115,7 @@ class RotationWatch:
             self._note_second(delivery.id, at, has_both=has_both)
 
     def _note_second(self, event_id: str, at: float, *, has_both: bool) -> None:
-        """Note an event with two signatures, and whether both are by secrets in force."""
+        """Note an event with two signatures; ``has_both`` if secrets in force made both."""
         known = self._half_known.values()
         since = self.current.since if self.current else utc(min([at, *known]))
         if has_both:
@@ -147,7 +147,7 @@ class RotationWatch:
         if current is not None:
             return () if current.has_both else (_unprepared(current, now),)
         if not matched or matched[0] is None:
-            return ()  # the newest has not shown yet that it works
+            return ()  # the newest secret has not verified a delivery yet
         never = f"before {moment_text(self._began)}"
         return tuple(
             f"secret {number} of {len(matched)} last matched"
@@ -161,10 +161,10 @@ class RotationWatch:
 def _unprepared(rotation: Rotation, now: float) -> str:
     ends = rotation.ends_by.timestamp()
     return (
-        "the secret is being rotated: deliveries carry two signatures, and only one is by a secret"
-        " configured here. If that is the old one, every delivery will be refused after"
-        f" {moment_text(ends)} at the latest ({max(0.0, ends - now) / 3600:.1f} h left): configure"
-        " the new one before it"
+        "the secret is being rotated: deliveries carry two signatures, and only one of the two"
+        " secrets is configured here. If that is the old secret, every delivery will be refused"
+        f" after {moment_text(ends)} at the latest ({max(0.0, ends - now) / 3600:.1f} h left):"
+        " configure the new secret before then"
     )
 
 
