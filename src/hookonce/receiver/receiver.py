@@ -139,7 +139,7 @@ class Receiver(Router):
 
     def _assemble(self, settings: ReceiverSettings, observers: Iterable[Observer] = ()) -> None:
         self._wiring = Wiring(settings, self._table, observers)
-        # Routes hold on to it, and it asks this object at each delivery.
+        # Routes keep this application, and it calls the receiver at each delivery.
         self._app = DeliveryApp(self.handle, settings.limits, unread=partial(note_unread, self))
 
     def __repr__(self) -> str:

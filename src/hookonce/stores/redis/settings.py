@@ -32,7 +32,7 @@ class RedisSettings:
         bases: the prefix of the keys of each shard.
         channel: the channel on which waiting workers are notified.
         retention: seconds a done event is remembered.
-        clock: used in place of the server's clock; None for the server's.
+        clock: replaces the server's clock; None for the server's clock.
     """
 
     place: Place

@@ -75,7 +75,7 @@ class RedisStore(RedisReports, RedisReconciling):
         flushes: the functions to call after each batch.
 
     Raises:
-        ValueError: a URL, or another argument, that cannot be used.
+        ValueError: the URL or another argument cannot be used.
     """
 
     keeps_bodies = True

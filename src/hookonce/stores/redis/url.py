@@ -62,7 +62,7 @@ def place_of(url: str) -> Place:
     """Return how to reach the servers of a URL.
 
     Raises:
-        ValueError: it names none; the message never shows a password.
+        ValueError: the URL cannot be used; the message never shows a password.
     """
     try:
         return replace(_place(url), name=_without_credentials(url))
