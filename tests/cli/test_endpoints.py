@@ -232,4 +232,6 @@ def test_commands_that_cannot_begin_end_with_2(site: Site) -> None:
     environment = {"HOOKONCE_API_URL": site.url}
     without_key = invoke("endpoints", "enable", "wh_1", environment=environment)
     without_key.says("set the environment variable HOOKONCE_API_KEY", status=2)
+    without_url = invoke("endpoints", "enable", "wh_1")
+    without_url.says("name the service's API: --api-url, or $HOOKONCE_API_URL", status=2)
     assert site.asked == []

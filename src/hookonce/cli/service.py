@@ -34,11 +34,19 @@ def read_id(_: click.Context, __: click.Parameter, value: str) -> str:
     return value
 
 
+def _check_given(_: click.Context, __: click.Parameter, value: str | None) -> str:
+    if value is None:
+        raise click.UsageError(
+            f"name the service's API: --api-url, or ${URL_VARIABLE} in the environment"
+        )
+    return value
+
+
 service_options = together(
     click.option(
         "--api-url",
         envvar=URL_VARIABLE,
-        required=True,
+        callback=_check_given,
         help=f"The base URL of the service's API. By default ${URL_VARIABLE}.",
     ),
     click.option(

@@ -97,7 +97,9 @@ class Client:
             fault = "takes no query"
         if fault is not None:
             del base_url  # it may hold a password
-            raise ValueError(f"base_url {fault}")
+            refusal = ValueError(f"base_url {fault}")
+            refusal.add_note("Client(…, allow_http=True) allows http to other machines")
+            raise refusal
         if not 0 <= quota_reserve <= 1:
             raise ValueError(f"quota_reserve is a part, from 0 to 1, not {quota_reserve!r}")
         self._watch = QuotaWatch(on_quota, quota_reserve)

@@ -72,7 +72,7 @@ _NO_UPLOAD_HEADERS = frozenset(
 )
 _NO_ADDRESS = (
     "must be an https URL such as https://api.example.com, without a user or password; http is"
-    " allowed for this machine, or with allow_http=True"
+    " allowed for this machine only"
 )
 _INWARD = (
     "the service is on the internet, but named an address on this machine or in a private network;"

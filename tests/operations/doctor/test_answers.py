@@ -46,6 +46,14 @@ def test_an_answer_that_the_receiver_did_not_give_is_a_fault(status: int) -> Non
     assert found.fix
 
 
+@pytest.mark.parametrize(
+    ("status", "setting"),
+    [(413, "client_max_body_size"), (502, "proxy_pass"), (504, "proxy_read_timeout")],
+)
+def test_an_answer_of_nginx_names_the_setting_to_change(status: int, setting: str) -> None:
+    assert f"nginx: {setting}" in answer_finding("x", "/webhooks", reply(status)).fix
+
+
 @pytest.mark.parametrize("reason", [*Reason, *Refusal])
 def test_every_refusal_is_a_fault_with_a_fix(reason: str) -> None:
     found = answer_finding("x", "/webhooks", reply(503, reason))

@@ -183,7 +183,7 @@ class TestInbox:
         url = await on_file(tmp_path / "hooks.db", waiting=1)
         for _ in range(2):
             found = only(await examined(url, mounts, Inbox()), "inbox")
-            assert "1 events waiting" in found.found
+            assert "events waiting: 1" in found.found
 
 
 async def test_dead_letters_are_a_warning(tmp_path: Path, mounts: Path) -> None:

@@ -76,13 +76,36 @@ _EXPLAINED: dict[str, tuple[str, str]] = {
     ),
     Reason.NOT_FOUND: ("there is no receiver at this path", "correct the path"),
 }
+_CORRECT = f"correct the path, or {_EXEMPT}"
 _NOT_OURS = {
-    HTTPStatus.BAD_REQUEST: "a check of the host name may answer so",
-    HTTPStatus.UNAUTHORIZED: "a login answers so",
-    HTTPStatus.FORBIDDEN: "a CSRF check or a firewall may answer so",
-    HTTPStatus.NOT_FOUND: "there is nothing at this path",
-    HTTPStatus.METHOD_NOT_ALLOWED: "the route at this path does not accept POST",
-    HTTPStatus.GONE: "this status disables the endpoint at once",
+    HTTPStatus.BAD_REQUEST: ("a check of the host name may answer so", _CORRECT),
+    HTTPStatus.UNAUTHORIZED: ("a login answers so", _CORRECT),
+    HTTPStatus.FORBIDDEN: ("a CSRF check or a firewall may answer so", _CORRECT),
+    HTTPStatus.NOT_FOUND: ("there is nothing at this path", _CORRECT),
+    HTTPStatus.METHOD_NOT_ALLOWED: ("the route at this path does not accept POST", _CORRECT),
+    HTTPStatus.GONE: ("this status disables the endpoint at once", _CORRECT),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: (
+        "a proxy has a lower limit for bodies than the receiver",
+        (
+            "raise the proxy's limit to that of the receiver, 2 MiB by default (nginx:"
+            " client_max_body_size 2m;)"
+        ),
+    ),
+    HTTPStatus.BAD_GATEWAY: (
+        "a proxy cannot reach the application",
+        "start the application, or correct the proxy's target (nginx: proxy_pass)",
+    ),
+    HTTPStatus.SERVICE_UNAVAILABLE: (
+        "a proxy or load balancer has no application that is ready",
+        "start the application, and look at its /readyz",
+    ),
+    HTTPStatus.GATEWAY_TIMEOUT: (
+        "the application answers a proxy too late",
+        (
+            "look for a slow handler, and let the proxy wait longer than the answer budget (nginx:"
+            " proxy_read_timeout 15s;)"
+        ),
+    ),
 }
 
 
@@ -201,13 +224,11 @@ def _foreign_finding(check: str, path: str, reply: Reply) -> Finding:
             " events as delivered, and they are lost",
             "find out what answers at this path, and remove it",
         )
-    why = _NOT_OURS.get(HTTPStatus(reply.status)) if reply.status in set(HTTPStatus) else None
-    return fault(
-        check,
-        f"something other than the receiver answers {reply.status} at {path}"
-        + (f": {why}" if why else ""),
-        f"correct the path, or {_EXEMPT}",
-    )
+    found = f"something other than the receiver answers {reply.status} at {path}"
+    if reply.status not in _NOT_OURS:
+        return fault(check, found, _CORRECT)
+    why, fix = _NOT_OURS[HTTPStatus(reply.status)]
+    return fault(check, f"{found}: {why}", fix)
 
 
 def _slash_problem(path: str, reply: Reply) -> tuple[str, str]:

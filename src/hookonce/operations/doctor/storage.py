@@ -195,7 +195,7 @@ def _inbox_findings(subject: Subject, stats: StoreStats, *, served: bool) -> lis
         return [fault("inbox", found, fix)]
     if stats.workers:
         return [fine("inbox", f"workers: {stats.workers}, events waiting: {depth}")]
-    found = f"no worker is running for the inbox of {endpoint} ({depth} events waiting)"
+    found = f"no worker is running for the inbox of {endpoint} (events waiting: {depth})"
     if not subject.receiver.has_embedded_workers:
         return [fault("inbox", found, "start hookonce worker")]
     fix = "start the application with the receiver's lifespan, which runs the workers"
