@@ -23,7 +23,6 @@ NOT_PUBLIC_YET = {
     "hookonce.emulator.described.DescribedWebhook",
     "hookonce.emulator.transport.Transport",
     "hookonce.emulator.workspace.WorkspaceState",
-    "hookonce.verification.headers.SignedParts",
 }
 
 

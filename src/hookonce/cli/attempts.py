@@ -57,7 +57,6 @@ class Tally:
     accepted: int = 0
 
     def count_event(self, _: Event[Any], endpoints: int) -> None:
-        """Count an event and its deliveries."""
         self.sent += 1
         self.deliveries += endpoints
 
@@ -78,7 +77,6 @@ class Tally:
 
 
 def print_attempt(attempt: DeliveryAttempt, output: Output) -> None:
-    """Print one line or record for an attempt."""
     now = datetime.now(UTC)
     record = {
         "time": now.isoformat(timespec="milliseconds"),

@@ -48,7 +48,6 @@ class Duration(click.FloatRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the span in seconds, or end with the usage."""
         try:
             seconds = seconds_of(str(value))
         except ValueError as error:

@@ -56,7 +56,6 @@ class PacedEmitter:
 
     @property
     def channels(self) -> list[Channel]:
-        """The channels that events are about."""
         return [row.resource for row in self._service.workspace.channels.values()]
 
     async def emit(self, event: str, *, data: Mapping[str, JsonValue] | None = None) -> Event[Any]:
@@ -121,7 +120,6 @@ class Emulation:
         self._fault: Exception | None = None
 
     def note(self, attempt: DeliveryAttempt) -> None:
-        """Count an attempt and print it."""
         self._tally.count(attempt)
         try:
             print_attempt(attempt, self._output)

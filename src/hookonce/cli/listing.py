@@ -66,7 +66,6 @@ class EventList(Generic[E]):
         return lambda after, limit: find(after=after, limit=limit, **wanted)
 
     async def endpoints_of(self, store: InboxStore, event_id: str) -> list[str]:
-        """Return the endpoints at which a store has an event."""
         found = await self.find(store)(event_id=event_id, limit=_PAGE)
         return [event.delivery.endpoint for event in found]
 

@@ -75,5 +75,4 @@ def log_settings(level: str = "info", form: str = "text") -> dict[str, Any]:
 
 
 def start_logging(level: str, form: str) -> None:
-    """Configure the log of this process."""
     logging.config.dictConfig(log_settings(level, form))

@@ -14,7 +14,6 @@ class FiniteRange(click.FloatRange):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the number, or end with the usage."""
         number: float = super().convert(value, param, ctx)
         if not isfinite(number):
             self.fail(f"{number} is not a finite number.", param, ctx)

@@ -194,7 +194,6 @@ def one_line(value: object) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """Return a text shortened to ``width`` characters."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 

@@ -145,7 +145,6 @@ class Connection:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._http.aclose()
 
     async def ask(

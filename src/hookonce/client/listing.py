@@ -53,7 +53,6 @@ class Listing(Generic[R]):
         self._first = Operation("GET", path, query, is_repeatable=True)
 
     async def __aiter__(self) -> AsyncIterator[R]:
-        """Yield each item."""
         async for page in self.pages():
             for item in page.data:
                 yield item

@@ -26,11 +26,9 @@ class LedgerConnection(sqlite3.Connection):
     """A connection whose transaction only the ledger may end."""
 
     def commit(self) -> NoReturn:
-        """Refuse to commit."""
         raise LedgerError("the ledger commits when the handler returns; remove commit()")
 
     def rollback(self) -> NoReturn:
-        """Refuse to roll back."""
         raise LedgerError("the ledger rolls back when the handler raises: raise Retry or Reject")
 
     def executescript(self, sql_script: str, /) -> NoReturn:

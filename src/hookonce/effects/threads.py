@@ -34,33 +34,26 @@ class InThread(Generic[T]):
 
     @property
     def retention_seconds(self) -> float:
-        """How long a row stays."""
         return self._ledger.retention_seconds
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[T]:
-        """Return the context of a new transaction."""
         with self._ledger.transaction() as transaction:
             yield transaction
 
     async def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if the effect is already done."""
         return self._ledger.insert(transaction, effect)
 
     async def holds(self, transaction: T, effect: Effect) -> bool:
-        """Change the effect's row from begun to done; return whether a commit would keep it."""
         return self._ledger.holds(transaction, effect)
 
     async def advance(self, transaction: T, latest: Latest) -> bool:
-        """Advance the resource's watermark; return False if the event comes too late."""
         return cast("SyncWatermarkLedger[T]", self._ledger).advance(transaction, latest)
 
     async def prune(self, transaction: T, limit: int) -> int:
-        """Delete old rows; return how many."""
         return self._ledger.prune(transaction, limit)
 
     async def erase(self, transaction: T, effect: Effect, key_lock: KeyLock) -> None:
-        """Delete the rows of an effect and of a watermark, if the ledger has ``erase``."""
         erase = getattr(self._ledger, "erase", None)
         if erase is not None:
             erase(transaction, effect, key_lock)

@@ -151,7 +151,6 @@ class DailyQuota:
         return RemainingQuota(limit, remaining, (day + 1) * _DAY_SECONDS, is_exceeded)
 
     def set_remaining(self, remaining: int, limit: int, now: float) -> None:
-        """Set how many requests are left today."""
         self._day, self._count = int(now // _DAY_SECONDS), max(0, limit - remaining)
 
 

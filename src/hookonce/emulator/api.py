@@ -39,7 +39,6 @@ class Api:
         self._quota = quota
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         match scope["type"]:
             case "lifespan":
                 await run_lifespan(nullcontext(), receive, send)

@@ -60,7 +60,6 @@ class PostFindings:
         return self.blockers[0] if self.blockers else None
 
     def to_resource(self) -> ValidationResult:
-        """Return the validation result of the interface."""
         return ValidationResult(
             ok=self.refusal is None,
             mode=self.mode,

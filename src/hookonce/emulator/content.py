@@ -51,12 +51,10 @@ class ChannelRow:
 
     @property
     def id(self) -> str:
-        """The channel's id."""
         return self.resource.id
 
     @property
     def platform(self) -> str:
-        """The social network."""
         return self.resource.platform
 
     @property
@@ -65,7 +63,6 @@ class ChannelRow:
         return self.resource.status == "active"
 
     def set_status(self, status: str, reason: str | None) -> None:
-        """Change the status and its reason."""
         self.resource = self.resource.model_copy(update={"status": status, "status_reason": reason})
 
 
@@ -94,7 +91,6 @@ class TargetRow:
     tries_left: int = 0
 
     def to_resource(self) -> PostTarget:
-        """Return the resource of the interface."""
         return PostTarget(
             id=self.id,
             channel_id=self.channel.id,
@@ -150,7 +146,6 @@ class PostRow:
         return max(moments, default=None)
 
     def to_resource(self) -> Post:
-        """Return the single post of the interface."""
         return Post(
             id=self.id,
             title=self.title,
@@ -164,7 +159,6 @@ class PostRow:
         )
 
     def to_list_item(self) -> PostListItem:
-        """Return the list item of the interface."""
         return PostListItem(
             id=self.id,
             title=self.title,
@@ -216,7 +210,6 @@ class MediaRow:
         return self.mime.partition("/")[0]
 
     def to_resource(self) -> Media:
-        """Return the resource of the interface."""
         return Media(
             id=self.id,
             filename=self.filename,
@@ -248,13 +241,10 @@ class CommentRow:
 
     @property
     def id(self) -> str:
-        """The comment's id."""
         return self.resource.id
 
     def to_resource(self) -> Comment:
-        """Return the resource of the interface."""
         return self.resource
 
     def set_status(self, status: str) -> None:
-        """Change the status."""
         self.resource = self.resource.model_copy(update={"status": status})

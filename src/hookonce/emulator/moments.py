@@ -8,10 +8,8 @@ from ..clock import utc
 
 
 def moment(unix: float) -> datetime:
-    """Return the moment."""
     return utc(round(unix, 3))
 
 
 def optional_moment(unix: float | None) -> datetime | None:
-    """Return the moment, or None for None."""
     return None if unix is None else moment(unix)

@@ -27,7 +27,6 @@ class OverHttp:
         await self._client.aclose()
 
     async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:
-        """Return the answer; ConnectionError if there is none."""
         headers = {"content-length": str(len(request.body)), **request.headers}
         sent = asyncio.Event()
 

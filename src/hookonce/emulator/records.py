@@ -101,16 +101,13 @@ class EndpointRow:
         self.consecutive_failures, self.failing_since = 0, None
 
     def disable(self, reason: DisabledReason) -> None:
-        """Send nothing more to the endpoint."""
         self.status, self.disabled_reason = EndpointStatus.DISABLED, reason
 
     def count_success(self, now: float) -> None:
-        """Count an attempt with a 2xx answer."""
         self.last_success_at = now
         self.consecutive_failures, self.failing_since = 0, None
 
     def count_failure(self, now: float) -> None:
-        """Count a failed attempt."""
         self.last_failure_at = now
         self.consecutive_failures += 1
         if self.failing_since is None:
@@ -161,7 +158,6 @@ class DeliveryRow:
     next_attempt_at: float | None = None
 
     def to_resource(self) -> WebhookDelivery:
-        """Return the resource of the interface."""
         return WebhookDelivery(
             id=self.id,
             event_id=self.event.id,

@@ -119,7 +119,6 @@ class InProcess:
         await self._open.aclose()
 
     async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:
-        """Return the answer; ConnectionError if there is none."""
         app = self._apps.get(request.url)
         if app is None:
             if self._others is None:

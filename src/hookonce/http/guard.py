@@ -33,7 +33,6 @@ async def respond(send: Send, outcome: Outcome, *, closing: Scope | None = None)
 
 
 def headers_of(outcome: Outcome) -> list[tuple[str, str]]:
-    """Return the headers of a response with this outcome."""
     return [
         ("content-type", _JSON),
         ("content-length", str(len(outcome.body))),

@@ -166,7 +166,6 @@ class _GatewayRequest:
                 yield str(name), value
 
     def body(self) -> bytes:
-        """Return the bytes of the body."""
         body = self.event.get("body")
         if body is None:
             return b""

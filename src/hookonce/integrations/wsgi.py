@@ -86,7 +86,6 @@ class WSGIReceiver:
         self._reads = ReadDeadlines()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer one request."""
         found = environ.get("PATH_INFO", "") in self._paths
         if not found and self._otherwise is not None:
             return self._otherwise(environ, start_response)

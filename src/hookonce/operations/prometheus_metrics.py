@@ -201,7 +201,6 @@ class Metrics:
         self.workers = current("workers", "Workers that recently asked for events.", "endpoint")
 
     def show(self, endpoint: str, stats: StoreStats) -> None:
-        """Set the gauges for the events of an endpoint in its store."""
         of_endpoint = (endpoint,)
         self.depth[of_endpoint].set(stats.depth)
         self.bytes[of_endpoint].set(stats.bytes)

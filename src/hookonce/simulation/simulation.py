@@ -185,7 +185,6 @@ class _Deployment:
             await previous.aclose()
 
     async def aclose(self) -> None:
-        """Close the receiver."""
         if self._open is not None:
             await self._open.aclose()
 
@@ -238,7 +237,6 @@ class _Simulation:
     async def run(
         self, events: int, progress: Callable[[int, int], None] | None
     ) -> SimulationReport:
-        """Run the simulation, and return its report."""
         started = self._loop.time()
         attempts: list[DeliveryAttempt] = []
         deployment = _Deployment(self._original, self._loop)

@@ -70,7 +70,6 @@ class ApiOperation:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """The pattern of its paths."""
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path))
 
 

@@ -105,7 +105,6 @@ class PostBody(Body):
 
     @property
     def scheduled_seconds(self) -> float | None:
-        """The scheduled time in Unix seconds."""
         at: datetime | None = self.scheduled_at
         return None if at is None else at.timestamp()
 

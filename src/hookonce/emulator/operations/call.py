@@ -40,7 +40,6 @@ class Backend:
 
     @property
     def now(self) -> float:
-        """The Unix time of the service."""
         return self.timeline.now
 
 

@@ -22,7 +22,6 @@ async def list_media(call: ApiCall) -> Page[Media]:
 
 
 async def start_upload(call: ApiCall) -> Upload:
-    """``POST /v1/media/uploads``."""
     backend, body = call.backend, call.body
     _check_storage_quota(body, call)
     row = MediaRow(
@@ -40,7 +39,6 @@ async def start_upload(call: ApiCall) -> Upload:
 
 
 async def complete(call: ApiCall) -> Media:
-    """``POST /v1/media/{mediaId}/complete``."""
     row: MediaRow = call.row
     body: CompletionBody = call.body
     sent = body.model_fields_set

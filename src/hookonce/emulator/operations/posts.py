@@ -30,7 +30,6 @@ _CONTRIBUTOR = "contributor"
 
 
 async def list_posts(call: ApiCall) -> Page[PostListItem]:
-    """``GET /v1/posts``."""
     query: PostQuery = call.query
     workspace, wanted = call.backend.workspace, query.channel_ids
     rows = [
@@ -50,7 +49,6 @@ async def list_posts(call: ApiCall) -> Page[PostListItem]:
 
 
 async def create(call: ApiCall) -> SavedPost:
-    """``POST /v1/posts``."""
     backend, body = call.backend, call.body
     post = _read(body, backend)
     findings = _checked(post, body.mode, backend)
@@ -60,14 +58,12 @@ async def create(call: ApiCall) -> SavedPost:
 
 
 async def validate(call: ApiCall) -> ValidationResult:
-    """``POST /v1/posts/validate``."""
     body: PostBody = call.body
     post = _read(body, call.backend)
     return check(post, body.mode, call.backend.workspace, call.backend.now).to_resource()
 
 
 async def read(call: ApiCall) -> Post:
-    """``GET /v1/posts/{postId}``."""
     post: PostRow = call.row
     return post.to_resource()
 
@@ -84,7 +80,6 @@ async def replace_post(call: ApiCall) -> SavedPost:
 
 
 async def delete(call: ApiCall) -> DeletedPost:
-    """``DELETE /v1/posts/{postId}``."""
     post: PostRow = call.row
     require_allowed(post, PostStep.DELETE)
     call.backend.publishing.withdraw(post)

@@ -27,7 +27,6 @@ async def create(call: ApiCall) -> WebhookEndpoint:
 
 
 async def change(call: ApiCall) -> WebhookEndpoint:
-    """``PATCH /v1/webhooks/{webhookId}``."""
     row: EndpointRow = call.row
     body: EndpointChange = call.body
     sent = body.model_fields_set

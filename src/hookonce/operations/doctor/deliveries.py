@@ -31,7 +31,6 @@ class TestDelivery:
 
     @classmethod
     def new(cls, secret: str, service: str | None) -> TestDelivery:
-        """Return a delivery of a new event."""
         event_id = f"evt_doctor_{token_hex(8)}"
         envelope = json.loads(event_body(TEST_TYPE, event_id=event_id))
         return cls(envelope, secret, service or "example")

@@ -40,22 +40,18 @@ class Finding:
 
 
 def fine(check: str, found: str) -> Finding:
-    """Return a finding that says nothing is wrong."""
     return Finding(check, Level.OK, found)
 
 
 def note(check: str, found: str, fix: str) -> Finding:
-    """Return a finding that is worth knowing."""
     return Finding(check, Level.NOTE, found, fix)
 
 
 def warning(check: str, found: str, fix: str) -> Finding:
-    """Return a finding about something that will go wrong one day."""
     return Finding(check, Level.WARNING, found, fix)
 
 
 def fault(check: str, found: str, fix: str) -> Finding:
-    """Return a finding about something that goes wrong now."""
     return Finding(check, Level.FAULT, found, fix)
 
 

@@ -38,11 +38,9 @@ class Arrivals(Observer):
         self.blocks: list[LoopBlocked] = []
 
     def delivery_received(self, record: DeliveryReceived) -> None:
-        """Collect a request."""
         self.records.append(record)
 
     def loop_blocked(self, record: LoopBlocked) -> None:
-        """Collect a block of the event loop."""
         self.blocks.append(record)
 
 

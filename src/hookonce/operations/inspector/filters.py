@@ -54,7 +54,6 @@ class Filters:
         return _query(self)
 
     def match(self, seen: Seen) -> bool:
-        """Return whether a delivery passes the filters."""
         if self.kind and seen.kind != self.kind:
             return False
         if self.state and (seen.history is None or seen.history.state != self.state):

@@ -104,7 +104,6 @@ class Journal(StepObserver):
             self.followed.popitem(last=False)
 
     def add_remote(self, record: RemoteRecord) -> None:
-        """Add a record of another process."""
         self.version += 1
         match record:
             case RemoteStep(event_id, step):
@@ -167,7 +166,6 @@ class Journal(StepObserver):
         self._append(_Failure(event_id, step))
 
     def note(self, record: StepRecord) -> None:
-        """Note a step."""
         self._append(record)
 
     def _append(self, record: _Record, number: int = 0) -> None:

@@ -37,7 +37,6 @@ class LoginLimit:
         return max(0.0, clear_at - now - (_BURST - 1) * _INTERVAL_SECONDS)
 
     def count_wrong(self, client: str | None) -> None:
-        """Count a wrong token."""
         now = self._clock()
         account = self._account_of(client, now)
         self._clear_at[account] = self._clear_at.get(account, now) + _INTERVAL_SECONDS

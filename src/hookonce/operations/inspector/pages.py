@@ -63,7 +63,6 @@ class Pages:
         }
 
     def render(self, template: str, frame: Frame, **content: object) -> str:
-        """Return a page, or a part of one, with this content."""
         return self._environment.get_template(template).render(frame=frame, **content)
 
 

@@ -134,7 +134,6 @@ class Redactor:
         return _without(text, ((places[start], places[end]) for start, end in spans))
 
     def _is_hidden(self, found: re.Match[str], plain: str) -> bool:
-        """Return whether a match is the name of a hidden field."""
         if (element := found["element"]) is not None:
             return self.rules.hides_name(element.rpartition(":")[2])
         if found["mark"] is None:

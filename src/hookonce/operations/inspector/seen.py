@@ -38,7 +38,6 @@ _KINDS: dict[str, AnswerKind] = {
 
 
 def kind_of(outcome: Outcome) -> AnswerKind:
-    """Return the kind of an outcome."""
     status = outcome.status
     if status < 400:
         return _KINDS.get(outcome.reason, AnswerKind.ACCEPTED)

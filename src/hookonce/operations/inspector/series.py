@@ -48,7 +48,6 @@ class Series:
         self._slots = [Second(-1) for _ in range(LENGTH_SECONDS + 1)]
 
     def note_answer(self, kind: AnswerKind, seconds: float) -> None:
-        """Count an answer."""
         second = self._current()
         second.counts[kind] = second.counts.get(kind, 0) + 1
         second.times[bisect_left(_BOUNDS, seconds)] += 1
@@ -85,7 +84,6 @@ class Series:
 
 
 def merged(seconds: Iterable[Second]) -> list[int]:
-    """Return the histograms of several seconds as one."""
     histograms = [second.times for second in seconds if second.times]
     return [sum(step) for step in zip(*histograms, strict=True)]
 

@@ -107,7 +107,6 @@ class Site:
         ]
 
     def frame(self, scope: Scope) -> Frame:
-        """Return the values that every page needs."""
         home, endpoint = root_of(scope), self._receiver.endpoint
         return Frame(
             home=home,
@@ -277,7 +276,6 @@ class Site:
         return JSONResponse(content, result.status)
 
     async def stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a page that opens a stream."""
         request = Request(scope, receive)
         if self.live.is_full:
             text = "too many pages are live; close one of them\n"

@@ -57,7 +57,6 @@ class Row:
 
 
 def row_of(seen: Seen) -> Row:
-    """Return a delivery for the list."""
     answered = seen.answered
     steps = seen.history.steps if seen.history else []
     return Row(
@@ -221,7 +220,6 @@ def redacted(texts: Iterable[str], redactor: Redactor) -> list[str]:
 
 
 def steps_of(history: History, redactor: Redactor) -> tuple[StepView, ...]:
-    """Return the steps of an event, redacted."""
     notes = redacted((step.note for step in history.steps), redactor)
     return tuple(
         replace(_step(step, note), process=step.process)

@@ -145,7 +145,6 @@ def encode(text: str) -> bytes:
 
 
 def decode(stored: bytes) -> str:
-    """Decode text that ``encode`` has encoded."""
     return stored.decode("utf-8", "surrogatepass")
 
 
@@ -308,14 +307,12 @@ ENQUEUE_RESULTS: dict[bytes, EnqueueResult] = {
 
 
 def read_fetched(reply: Any, token: Token, lease: float) -> Fetched:
-    """Decode one event of a fetch."""
     key, attempt, finished, outstanding, endpoint, event_id, event_type, received_at, body = reply
     claim = _read_claimed(DeliveryKey(decode(key)), token, lease, attempt, finished, outstanding)
     return Fetched(claim, _read_delivery(endpoint, event_id, event_type, received_at, body))
 
 
 def read_dead_letter(reply: Any) -> DeadLetter:
-    """Decode one dead letter."""
     attempts, finished, history, outstanding, buried_at, _, reason, error, is_kept = reply[5:]
     return DeadLetter(
         delivery=_read_delivery(*reply[:5]),
@@ -331,7 +328,6 @@ def read_dead_letter(reply: Any) -> DeadLetter:
 
 
 def read_entry(reply: Any, clock_offset: float) -> Entry:
-    """Decode one event of the inbox."""
     attempts, finished, history, outstanding, _, _, due_at, in_flight = reply[5:]
     return Entry(
         delivery=_read_delivery(*reply[:5]),

@@ -44,9 +44,7 @@ class Servers(Protocol):
         """Forget which server holds which keys; the next call asks again."""
         ...
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        ...
+    async def aclose(self) -> None: ...
 
 
 def bounded(given: ConnectionSettings) -> dict[str, Any]:
@@ -82,18 +80,15 @@ class OneServer:
         self._pool = pool
 
     async def pool(self, key: bytes) -> ConnectionPool:  # noqa: ARG002 - the server holds every key
-        """Return the server's connection pool."""
         return self._pool
 
     async def pools(self) -> list[ConnectionPool]:
-        """Return the server's connection pool."""
         return [self._pool]
 
     def suspect(self) -> None:
         """Do nothing: there is only one server."""
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._pool.disconnect()
 
 
@@ -127,7 +122,6 @@ class SentinelServer(OneServer):
         super().__init__(SentinelConnectionPool(service, self._sentinel, **own))  # type: ignore[no-untyped-call]  # redis-py
 
     async def aclose(self) -> None:
-        """Close the connections to the master and to the sentinels."""
         await super().aclose()
         for client in self._sentinel.sentinels:
             await client.aclose()
@@ -170,7 +164,6 @@ class ClusterServers:
         self._slots = []
 
     async def aclose(self) -> None:
-        """Close the connections."""
         for pool in self._pools.values():
             await pool.disconnect()
 

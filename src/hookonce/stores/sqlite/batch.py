@@ -72,7 +72,6 @@ class StepJob(Job[T]):
     step: Callable[[apsw.Connection], T]
 
     def do(self, connection: apsw.Connection) -> None:
-        """Run the function."""
         self.outcome = self.step(connection)
 
 

@@ -133,7 +133,6 @@ class ClaimsTable:
         return answer
 
     def read(self, connection: apsw.Connection, digest: bytes) -> Record:
-        """Return the record of an event."""
         row = cast("tuple[Any, ...]", connection.execute(_READ, (digest,)).get)
         queued = None if row[0] is None else Queued(*row[:3])
         return load_record(row[4:], queued, row[3])

@@ -27,24 +27,20 @@ def digest_of(key: DeliveryKey) -> bytes:
 
 
 def dump_names(names: frozenset[str]) -> str:
-    """Return handlers' names as the text of a column."""
     return json.dumps(sorted(names)) if names else ""
 
 
 def load_names(text: str | None) -> frozenset[str]:
-    """Return the handlers' names from the text of a column."""
     return frozenset(json.loads(text)) if text else frozenset()
 
 
 def dump_history(history: tuple[FailedAttempt, ...]) -> str:
-    """Return failed attempts as the text of a column."""
     if not history:
         return ""
     return json.dumps([[failure.number, failure.ended_unix, failure.error] for failure in history])
 
 
 def load_history(text: str | None) -> tuple[FailedAttempt, ...]:
-    """Return the failed attempts from the text of a column."""
     return tuple(FailedAttempt(*entry) for entry in json.loads(text)) if text else ()
 
 
