@@ -17,11 +17,20 @@ from hookonce import (
     verify,
 )
 from hookonce.cli.times import time_text
-from hookonce.clock import duration_text, moment_text, span_seconds, unix_seconds, utc, utc_text
+from hookonce.clock import (
+    ManualClock,
+    duration_text,
+    moment_text,
+    span_seconds,
+    unix_seconds,
+    utc,
+    utc_text,
+)
 from hookonce.operations.inspector.charts import charts_of
 from hookonce.operations.inspector.series import Series
 from hookonce.operations.inspector.texts import count, day, day_and_time, duration, time_of_day
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.values import Watermark
 from hookonce.verification.secrets import new_secret
 
 ABSURD = [1e300, -1e300, 1e18, -1e18, math.inf, -math.inf, math.nan, 253_402_300_800.0]
@@ -202,3 +211,16 @@ def test_no_age_breaks_the_charts(age: float) -> None:
     drawn = "".join(line.path for chart in charts for line in chart.lines)
     assert "nan" not in drawn
     assert "inf" not in drawn
+
+
+def test_a_manual_clock_begins_at_a_moment_and_moves_by_a_span() -> None:
+    clock = ManualClock(datetime(2026, 7, 1, tzinfo=UTC))
+    clock.advance(timedelta(hours=1))
+    clock.advance(-60)
+    assert utc(clock()) == datetime(2026, 7, 1, 0, 59, tzinfo=UTC)
+
+
+def test_a_watermark_is_exact_to_the_microsecond() -> None:
+    created_at = datetime(2026, 7, 1, 12, 30, 1, 999_999, tzinfo=UTC)
+    microseconds = (created_at - utc(0)) // timedelta(microseconds=1)
+    assert Watermark(microseconds, "evt_1").created_at == created_at

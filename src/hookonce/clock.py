@@ -1,7 +1,8 @@
 """Clocks; spans and moments as arguments, as values and as text for people.
 
 Inside the package a span is a number of seconds and a moment is a Unix time, because they are cheap
-to make and to compare. Users may give a ``timedelta`` or a ``datetime`` for them.
+to make and to compare. Users may give a ``timedelta`` or an aware ``datetime`` for them. Users read
+moments as aware ``datetime`` values in UTC, which ``utc`` makes.
 """
 
 from __future__ import annotations
@@ -28,20 +29,21 @@ class ManualClock:
     """A clock for tests: it stands still until it is moved.
 
     Args:
-        now: the Unix time in seconds that it shows at first; None for the present time.
+        now: what it shows at first: an aware ``datetime`` or Unix seconds; None for the present
+            time.
 
     """
 
-    def __init__(self, now: float | None = None) -> None:
-        self._now = time.time() if now is None else now
+    def __init__(self, now: float | datetime | None = None) -> None:
+        self._now = time.time() if now is None else unix_seconds("now", now)
 
     def __call__(self) -> float:
         """Return the Unix time in seconds."""
         return self._now
 
-    def advance(self, seconds: float) -> None:
-        """Move the clock forward, or back by a negative number."""
-        self._now += seconds
+    def advance(self, seconds: float | timedelta) -> None:
+        """Move the clock forward by seconds or a ``timedelta``, or back if they are negative."""
+        self._now += span_seconds("seconds", seconds, signed=True)
 
 
 def uptime() -> float:
@@ -113,7 +115,7 @@ def _is_finite(number: float) -> bool:
 
 
 def utc(unix_seconds: float) -> datetime:
-    """Return a Unix time as an aware ``datetime`` in UTC.
+    """Return a Unix time as an aware UTC ``datetime`` in UTC.
 
     A time outside the calendar becomes the first or the last moment of the calendar: a wrong clock
     may have written it to the store, and reading such a record must not fail.

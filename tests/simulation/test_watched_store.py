@@ -228,10 +228,10 @@ def test_the_cache_lasts_until_an_event_is_due(tmp_path: Path) -> None:
         store = WatchedInboxStore(inner, loop)
         await store.enqueue(delivery(loop), new_token())
         first = await fetch_one(store)
-        assert (await fetch(store)).next_due == pytest.approx(LEASE, abs=1)
+        assert (await fetch(store)).next_due_seconds == pytest.approx(LEASE, abs=1)
         asked = inner.calls["fetch"]
         await asyncio.sleep(LEASE - 10)
-        assert (await fetch(store)).next_due == pytest.approx(10, abs=1)
+        assert (await fetch(store)).next_due_seconds == pytest.approx(10, abs=1)
         assert inner.calls["fetch"] == asked
         await asyncio.sleep(11)
         second = await fetch_one(store)
@@ -307,7 +307,7 @@ def test_a_fetch_with_limit_0_does_not_fill_the_cache(tmp_path: Path) -> None:
 def test_a_fetch_with_limit_0_still_registers_the_worker(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         store = WatchedInboxStore(on_sqlite(tmp_path, loop), loop)
-        assert (await fetch(store)).next_due is None
+        assert (await fetch(store)).next_due_seconds is None
         await asyncio.sleep(60)
         assert (await store.stats()).workers == 0
         await fetch(store, limit=0)

@@ -462,16 +462,16 @@ class StoreMachine(RuleBasedStateMachine):
         place = event.place
         if place is None:
             assert batch.fetched == ()
-            assert batch.next_due is None
+            assert batch.next_due_seconds is None
         elif self.now < place.due or self.now < event.until:
             if place.due <= self.now:  # a lease that was over lives again by a clock set back
                 place.schedule(self.now, event.until - self.now)
             assert batch.fetched == ()
-            assert batch.next_due == about(place.due - self.now)
+            assert batch.next_due_seconds == about(place.due - self.now)
         else:
             [taken] = batch.fetched
             assert taken.delivery == delivery
-            assert batch.next_due == about(lease)
+            assert batch.next_due_seconds == about(lease)
             self.granted(key, token, lease, taken.claim)
             place.schedule(self.now, lease)
 
@@ -566,7 +566,7 @@ class StoreMachine(RuleBasedStateMachine):
             len(dead),
             depth=len(waiting),
             bytes=sum(len(DELIVERIES[key].body) for key in waiting),
-            oldest_age=about(max(ages)) if ages else None,
+            oldest_age_seconds=about(max(ages)) if ages else None,
             kept=len(expected) - len(dead),
         )
         if self.inbox is not None:

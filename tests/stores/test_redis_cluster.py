@@ -60,7 +60,7 @@ async def take(
     batch = await store.fetch(
         limit, LEASE, endpoint="default", worker="w", token=token or new_token()
     )
-    return {taken.delivery.event_id for taken in batch.fetched}, batch.next_due
+    return {taken.delivery.event_id for taken in batch.fetched}, batch.next_due_seconds
 
 
 class TestManyShards:
@@ -144,7 +144,7 @@ class TestManyShards:
         buried = [letter.delivery.event_id for letter in await store.dead_letters(limit=5)]
         assert buried == [taken.delivery.event_id for taken in batch.fetched][:5]
         stats = await store.stats(endpoint="default")
-        assert stats == StoreStats(0, 8, 12, 120, stats.oldest_age, 1)
+        assert stats == StoreStats(0, 8, 12, 120, stats.oldest_age_seconds, 1)
 
     async def test_a_put_wakes_a_worker_at_another_node(
         self, store: RedisStore, cluster: list[RedisServer]

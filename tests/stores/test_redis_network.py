@@ -362,7 +362,7 @@ class TestUnreachableShards:
         self, store: RedisStore, proxy: Proxy
     ) -> None:
         found = await store.fetch(0, LEASE, endpoint="default", worker="w", token=new_token())
-        assert found.next_due == 0
+        assert found.next_due_seconds == 0
         proxy.hide(b"fetch", after=1)
         started = time.monotonic()
         batch = await store.fetch(40, LEASE, endpoint="default", worker="w", token=new_token())

@@ -168,7 +168,7 @@ class TestClocksAndLeases:
                 batch = await store.fetch(10, LEASE, endpoint="default", worker="w", token=token)
                 assert len(batch.fetched) == (0 if is_over else 1)
                 now += LEASE
-            assert batch.next_due == 0
+            assert batch.next_due_seconds == 0
             assert [owned.attempt for owned in await take(store)] == [2]
 
     @pytest.mark.parametrize("seconds_between_puts", [0.0, 7200.0])
@@ -337,7 +337,7 @@ class TestInlineAndInbox:
         assert await store.enqueue(DELIVERY, new_token()) == Stored()
         batch = await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
         assert batch.fetched == ()
-        assert batch.next_due == pytest.approx(LEASE, abs=5)
+        assert batch.next_due_seconds == pytest.approx(LEASE, abs=5)
         await store.release(owned, NONE, "no")
         assert [one.attempt for one in await take(store)] == [2]
 
@@ -396,7 +396,7 @@ class TestWaking:
         for n in range(3):
             await store.enqueue(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
         batch = await store.fetch(1, LEASE, endpoint="default", worker="w1", token=new_token())
-        assert batch.next_due == 0
+        assert batch.next_due_seconds == 0
         async with asyncio.timeout(PATIENCE_SECONDS):
             await store.wait("default", HOUR)
 

@@ -238,9 +238,9 @@ class TestIndexes:
             return False
 
         connection.set_progress_handler(note, 100)
-        assert (await store.stats(endpoint="idle")).oldest_age is None
+        assert (await store.stats(endpoint="idle")).oldest_age_seconds is None
         assert len(hundreds) < 10
-        assert (await store.stats(endpoint="busy")).oldest_age is not None
+        assert (await store.stats(endpoint="busy")).oldest_age_seconds is not None
 
 
 class TestSharedBatches:
@@ -422,7 +422,7 @@ class TestSharedBatches:
             "new": 1,
         }
         assert taken["tried"].finished == frozenset({"a"})
-        assert batch.next_due == LEASE
+        assert batch.next_due_seconds == LEASE
         assert await store.extend(lost.claim) is Ownership.LOST
 
 

@@ -78,7 +78,7 @@ def stats(store_url: str, endpoint: str | None, *, as_json: bool) -> None:
         "endpoint": endpoint,
         "depth": found.depth,
         "bytes": found.bytes,
-        "oldest_age_seconds": found.oldest_age,
+        "oldest_age_seconds": found.oldest_age_seconds,
         "in_flight": found.in_flight,
         "dead": found.dead,
         "workers": found.workers,
@@ -90,7 +90,7 @@ def stats(store_url: str, endpoint: str | None, *, as_json: bool) -> None:
 
 
 def _lines(found: StoreStats, endpoint: str | None) -> list[str]:
-    age = "-" if found.oldest_age is None else duration_text(found.oldest_age)
+    age = "-" if found.oldest_age_seconds is None else duration_text(found.oldest_age_seconds)
     return [
         f"endpoint: {endpoint or 'all'}",
         f"depth: {found.depth}",

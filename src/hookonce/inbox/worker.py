@@ -138,10 +138,10 @@ class Worker:
             self._room.clear()
             if not self._stop.is_set():
                 await set_within(_BEAT_SECONDS, self._room)
-        elif batch.next_due != 0:
+        elif batch.next_due_seconds != 0:
             seconds = _IDLE_LOOK_SECONDS
-            if batch.next_due is not None:
-                seconds = min(seconds, batch.next_due)
+            if batch.next_due_seconds is not None:
+                seconds = min(seconds, batch.next_due_seconds)
             if not self._work.is_set():
                 await _first_of(
                     self._store.wait(self._dependencies.endpoint, seconds), self._work.wait()

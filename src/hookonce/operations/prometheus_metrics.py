@@ -204,7 +204,7 @@ class Metrics:
         of_endpoint = (endpoint,)
         self.depth[of_endpoint].set(stats.depth)
         self.bytes[of_endpoint].set(stats.bytes)
-        self.oldest_age[of_endpoint].set(stats.oldest_age or 0)
+        self.oldest_age[of_endpoint].set(stats.oldest_age_seconds or 0)
         self.in_flight[of_endpoint].set(stats.in_flight)
         self.dead[of_endpoint].set(stats.dead)
         self.workers[of_endpoint].set(stats.workers)

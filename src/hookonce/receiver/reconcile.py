@@ -332,7 +332,7 @@ def _was_ignored(delivery: WebhookDelivery, spans: Sequence[Span]) -> bool:
     if delivery.delivered_at is None:
         return False
     at = delivery.delivered_at.timestamp()
-    return any(span.first <= at <= span.last + ANSWER_SECONDS for span in spans)
+    return any(span.first_unix <= at <= span.last_unix + ANSWER_SECONDS for span in spans)
 
 
 def with_accepted(found: Reconciliation, event_ids: Collection[str]) -> Reconciliation:

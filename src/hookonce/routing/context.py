@@ -48,7 +48,7 @@ class Context:
 
     @property
     def received_at(self) -> datetime:
-        """When the delivery arrived, as an aware ``datetime``."""
+        """When the delivery arrived, as an aware UTC ``datetime``."""
         return utc(self.received_unix)
 
     @property

@@ -220,12 +220,12 @@ class MemoryStore(StepStore):
         for event_type, some in spans.items():
             for span in some:
                 known[event_type] = joined(known.get(event_type, ()), span)
-        ends = sorted((one.last for some in known.values() for one in some), reverse=True)
+        ends = sorted((one.last_unix for some in known.values() for one in some), reverse=True)
         since = self._clock() - self.retention_seconds
         if len(ends) > MOST_SPANS:
             since = max(since, ends[MOST_SPANS])
         for event_type in [*known]:
-            known[event_type] = [one for one in known[event_type] if one.last > since]
+            known[event_type] = [one for one in known[event_type] if one.last_unix > since]
             if not known[event_type]:
                 del known[event_type]
 
@@ -236,7 +236,7 @@ class MemoryStore(StepStore):
         since = self._clock() - self.retention_seconds
         known = self._ignored.get(endpoint, {})
         found = {
-            event_type: tuple(span for span in known.get(event_type, ()) if span.last > since)
+            event_type: tuple(span for span in known.get(event_type, ()) if span.last_unix > since)
             for event_type in event_types
         }
         return {event_type: spans for event_type, spans in found.items() if spans}

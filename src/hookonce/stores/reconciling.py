@@ -31,13 +31,13 @@ class Span(NamedTuple):
     """A time in which deliveries of an event type were ignored, in Unix seconds.
 
     Attributes:
-        first: when the first delivery came, rounded down.
-        last: when the last delivery came, rounded up.
+        first_unix: when the first delivery came, rounded down.
+        last_unix: when the last delivery came, rounded up.
 
     """
 
-    first: int
-    last: int
+    first_unix: int
+    last_unix: int
 
 
 @runtime_checkable
@@ -86,8 +86,11 @@ def joined(spans: Iterable[Span], new: Span) -> list[Span]:
     first, last = new
     apart = []
     for span in spans:
-        if span.first <= new.last + JOIN_SECONDS and span.last >= new.first - JOIN_SECONDS:
-            first, last = min(first, span.first), max(last, span.last)
+        if (
+            span.first_unix <= new.last_unix + JOIN_SECONDS
+            and span.last_unix >= new.first_unix - JOIN_SECONDS
+        ):
+            first, last = min(first, span.first_unix), max(last, span.last_unix)
         else:
             apart.append(span)
     return sorted([*apart, Span(first, last)])

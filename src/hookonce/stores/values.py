@@ -232,7 +232,7 @@ class StoreStats:
         dead: dead letters, without saved deliveries.
         depth: events in the inbox, with those being handled.
         bytes: the sum of the sizes of their bodies.
-        oldest_age: seconds since the oldest of these events was received; None if there is none.
+        oldest_age_seconds: since the oldest of these events was received; None if there is none.
         workers: workers that have asked for work within ``WORKER_SECONDS``.
         kept: saved deliveries: the sender may or may not send them again. Deliveries with a running
             attempt are not counted.
@@ -243,7 +243,7 @@ class StoreStats:
     dead: int
     depth: int = 0
     bytes: int = 0
-    oldest_age: float | None = None
+    oldest_age_seconds: float | None = None
     workers: int = 0
     kept: int = 0
 
@@ -279,13 +279,13 @@ class Batch(NamedTuple):
 
     Attributes:
         fetched: events to handle now.
-        next_due: seconds until another event of the endpoint is due, 0 if one is due now; None if
+        next_due_seconds: until another event of the endpoint is due, 0 if one is due now; None if
             no event waits.
 
     """
 
     fetched: tuple[Fetched, ...]
-    next_due: float | None
+    next_due_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,6 +396,11 @@ class Watermark(NamedTuple):
 
     created_unix_us: int
     event_id: str
+
+    @property
+    def created_at(self) -> datetime:
+        """When the event was created, as an aware UTC ``datetime``."""
+        return utc(self.created_unix_us / 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class VerifiedDelivery(NamedTuple):
 
     @property
     def signed_at(self) -> datetime:
-        """The timestamp as an aware ``datetime``."""
+        """The timestamp as an aware UTC ``datetime``."""
         return utc(self.timestamp)
 
     def __repr__(self) -> str:

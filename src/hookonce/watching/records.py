@@ -37,7 +37,7 @@ class DeliveryReceived(NamedTuple):
 
     @property
     def at(self) -> datetime:
-        """When it arrived, as an aware ``datetime``."""
+        """When it arrived, as an aware UTC ``datetime``."""
         return utc(self.at_unix)
 
     def __repr__(self) -> str:

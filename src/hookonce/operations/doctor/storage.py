@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -27,8 +28,8 @@ from .subjects import Subject
 class _OnServers(Protocol):
     """A store on servers that have their own clocks."""
 
-    async def server_times(self) -> list[float]:
-        """Return the Unix time of each server; raise StoreError if a server does not answer."""
+    async def server_times(self) -> list[datetime]:
+        """Return the time of each server; raise StoreError if a server does not answer."""
         ...
 
 
@@ -118,7 +119,7 @@ async def _open_findings(subject: Subject, *, served: bool) -> list[Finding]:
     findings += await _outstanding_findings(subject)
     findings += await _application_findings(subject)
     times = await store.server_times() if isinstance(store, _OnServers) else []
-    skews = [time - system_clock() for time in times]
+    skews = [time.timestamp() - system_clock() for time in times]
     if skews:
         skew = max(skews, key=abs)
         findings.append(

@@ -66,7 +66,7 @@ class Overviews:
         except StoreError as error:
             _log.warning("the inspector cannot read the store's counts: %s", error)
         else:
-            series.note_inbox(stats.depth, stats.oldest_age)
+            series.note_inbox(stats.depth, stats.oldest_age_seconds)
         readiness = await self._receiver.check()
         charts = charts_of(series.seconds(), has_inbox=self._receiver.has_inbox)
         return Overview(stats, readiness.problems, readiness.warnings, charts)

@@ -46,8 +46,8 @@ async def a_fetch_returns_at_most_its_limit_and_no_event_twice(bench: Bench) -> 
     second = await fetch(inbox, 2)
     assert len(first.fetched) == 2
     assert sorted(ids(first) + ids(second)) == ["evt_1", "evt_2", "evt_3"]
-    assert first.next_due == 0
-    assert second.next_due == about(LEASE)
+    assert first.next_due_seconds == 0
+    assert second.next_due_seconds == about(LEASE)
     assert (await fetch(inbox)).fetched == ()
 
 
@@ -113,7 +113,7 @@ async def large_events_are_fetched_in_several_batches(bench: Bench) -> None:
         await enqueue(inbox, delivery(f"evt_{number}", body=bytes(2 * 1024 * 1024)))
     batch = await fetch(inbox)
     assert 1 <= len(batch.fetched) < 6
-    assert batch.next_due == 0
+    assert batch.next_due_seconds == 0
     names = ids(batch)
     while len(names) < 6:
         names += ids(await fetch(inbox))
@@ -129,7 +129,7 @@ async def an_event_is_due_again_when_its_lease_ends(bench: Bench) -> None:
     bench.clock.advance(LEASE - 1)
     batch = await fetch(inbox)
     assert batch.fetched == ()
-    assert batch.next_due == about(1)
+    assert batch.next_due_seconds == about(1)
     bench.clock.advance(2)
     again = await fetch_one(inbox)
     assert again.claim.attempt == 2

@@ -130,7 +130,7 @@ async def an_event_that_a_request_handles_is_stored_in_case_the_attempt_fails(be
     assert await enqueue(inbox) == Stored()
     batch = await fetch(inbox)
     assert batch.fetched == ()
-    assert batch.next_due == about(20)
+    assert batch.next_due_seconds == about(20)
     await inbox.release(claim, frozenset({"a"}), "b failed")
     fetched = await fetch_one(inbox)
     assert (fetched.claim.attempt, fetched.claim.finished) == (2, frozenset({"a"}))
@@ -221,7 +221,7 @@ async def completion_and_burial_free_the_space_of_an_event(bench: Bench) -> None
     await inbox.complete(first.claim)
     await inbox.bury(second.claim, DeadReason.EXHAUSTED, error="no")
     stats = await inbox.stats()
-    assert (stats.depth, stats.bytes, stats.oldest_age) == (0, 0, None)
+    assert (stats.depth, stats.bytes, stats.oldest_age_seconds) == (0, 0, None)
     assert await inbox.enqueue(delivery("evt_3"), new_token(), max_depth=1) == Stored()
 
 
@@ -242,7 +242,7 @@ async def a_deferred_event_is_due_after_its_delay(bench: Bench) -> None:
     failed_at = bench.clock()
     batch = await fetch(inbox)
     assert batch.fetched == ()
-    assert batch.next_due == about(60)
+    assert batch.next_due_seconds == about(60)
     bench.clock.advance(60.1)
     again = await fetch_one(inbox)
     assert (again.claim.attempt, again.claim.finished) == (2, frozenset({"a"}))

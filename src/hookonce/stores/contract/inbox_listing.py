@@ -145,13 +145,13 @@ async def stats_count_the_inbox_of_one_endpoint_or_of_all(bench: Bench) -> None:
     await inbox.bury(fetched.claim, DeadReason.REJECTED, error="no")
     await fetch(inbox, endpoint="b")
     assert await inbox.stats(endpoint="a") == StoreStats(
-        in_flight=0, dead=1, depth=1, bytes=10, oldest_age=about(50), workers=0
+        in_flight=0, dead=1, depth=1, bytes=10, oldest_age_seconds=about(50), workers=0
     )
     assert await inbox.stats(endpoint="b") == StoreStats(
-        in_flight=1, dead=0, depth=1, bytes=10, oldest_age=about(50), workers=1
+        in_flight=1, dead=0, depth=1, bytes=10, oldest_age_seconds=about(50), workers=1
     )
     assert await inbox.stats() == StoreStats(
-        in_flight=1, dead=1, depth=2, bytes=20, oldest_age=about(50), workers=1
+        in_flight=1, dead=1, depth=2, bytes=20, oldest_age_seconds=about(50), workers=1
     )
 
 

@@ -67,7 +67,7 @@ async def spans_that_are_apart_stay_apart_until_a_span_joins_them(bench: Bench) 
     await reconciling.note_ignored("default", {TYPE: [early], "other": [Span(NOW, NOW + 99)]})
     assert await spans(reconciling) == (early, late)
     await reconciling.note_ignored("default", {TYPE: [Span(NOW + 10, NOW + 10)]})
-    assert await spans(reconciling) == (Span(early.first, late.last),)
+    assert await spans(reconciling) == (Span(early.first_unix, late.last_unix),)
     assert await spans(reconciling, "other") == (Span(NOW, NOW + 99),)
 
 

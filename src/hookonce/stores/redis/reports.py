@@ -6,9 +6,11 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from itertools import chain
 from typing import Any, Unpack
 
+from ...clock import utc
 from ..activity import MOST_LINES, WATCHED_SECONDS, Activity
 from ..applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from ..values import (
@@ -41,13 +43,13 @@ class RedisReports(ABC):
         """Return warnings about the servers' configuration; see ``Reports.warnings``."""
         return await self._session.warnings()
 
-    async def server_times(self) -> list[float]:
-        """Return the Unix time by the clock of each server.
+    async def server_times(self) -> list[datetime]:
+        """Return the time by the clock of each server, as an aware UTC ``datetime``.
 
         Raises:
             StoreError: a server does not answer.
         """
-        return await self._session.server_times()
+        return [utc(time) for time in await self._session.server_times()]
 
     async def dead_letters(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]

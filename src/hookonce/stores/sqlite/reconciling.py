@@ -58,7 +58,7 @@ class SQLiteReconciling(ABC):
         def note(batch: Sequence[tuple[str, Span]], connection: apsw.Connection) -> None:
             for event_type, span in batch:
                 own: dict[str, Any] = {"endpoint": endpoint, "event_type": event_type}
-                given = {**own, **span._asdict()}
+                given = {**own, "first": span.first_unix, "last": span.last_unix}
                 near = {**given, "apart": JOIN_SECONDS}
                 first, last = cast("tuple[Any, Any]", connection.execute(_JOIN, near).get)
                 if first is not None:
