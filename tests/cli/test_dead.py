@@ -12,7 +12,7 @@ from hookonce.events import CommentReceived
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import TestSender
 
-from .letters import (
+from .dead_letters import (
     APP,
     COMMENT,
     ELSEWHERE,
@@ -20,8 +20,8 @@ from .letters import (
     MESSAGE,
     UNREADABLE,
     bury,
+    dead_letter,
     journal,
-    letter,
     listed,
     replay,
 )
@@ -82,7 +82,7 @@ def test_list_selects_by_endpoint_and_type_oldest_first(here: Path) -> None:
 
 def keep(here: Path, event_id: str) -> None:
     """Store an event that the sender may deliver again until 2100."""
-    delivery = letter(event_id).delivery
+    delivery = dead_letter(event_id).delivery
 
     async def put() -> None:
         store = SQLiteStore(here / "hookonce.db")
@@ -168,7 +168,7 @@ def test_on_80_columns_no_word_and_no_time_is_broken(here: Path) -> None:
 @in_a_process
 def test_on_a_terminal_it_is_a_table_whose_ids_can_be_copied(here: Path) -> None:
     long_id = "evt_" + "0123456789ab" * 2
-    shown = on_a_terminal("dead", "list", bury(here, letter(long_id), HOSTILE), here=here)
+    shown = on_a_terminal("dead", "list", bury(here, dead_letter(long_id), HOSTILE), here=here)
     assert f" {long_id} " in shown
     assert "\x1b[1m" in shown, "headings are bold"
     assert "…" not in shown, "nothing is cut off"
@@ -202,7 +202,7 @@ def test_show_shows_a_body_with_its_lines_and_no_control_characters(here: Path) 
 
 
 def test_show_shows_one_with_its_body(here: Path) -> None:
-    store = bury(here, COMMENT, letter("evt_comment", endpoint="social", body=b"another"))
+    store = bury(here, COMMENT, dead_letter("evt_comment", endpoint="social", body=b"another"))
     words = "'evt_comment' is at 'default' and 'social'; name one of them with --endpoint"
     invoke("dead", "show", store, "evt_comment").says(words, status=1)
     shown = invoke("dead", "show", store, "evt_comment", "--endpoint", "default")
@@ -238,7 +238,7 @@ def test_show_raw_writes_the_bytes_as_they_came(here: Path) -> None:
     assert shown.stdout == HOSTILE.delivery.body
 
 
-def test_show_says_which_letter_it_does_not_find(here: Path) -> None:
+def test_show_says_which_dead_letter_it_does_not_find(here: Path) -> None:
     store = bury(here, ELSEWHERE)
     result = invoke("dead", "show", store, "evt_elsewhere", "--endpoint", "default")
     result.says("no dead letter 'evt_elsewhere' at 'default'; there is one at 'social'", status=1)
@@ -280,7 +280,7 @@ def test_discard_fails_if_one_is_not_there_and_forgets_the_others(here: Path) ->
 
 
 @in_a_process
-def test_replay_runs_what_has_not_succeeded_and_the_letter_is_gone(here: Path) -> None:
+def test_replay_runs_what_has_not_succeeded_and_the_dead_letter_is_gone(here: Path) -> None:
     store = bury(here, COMMENT, MESSAGE)
     assert replay(here, "evt_comment") == Result(0, "evt_comment: handled\n", "")
     assert journal(here) == ["answered evt_comment again"]
@@ -288,7 +288,7 @@ def test_replay_runs_what_has_not_succeeded_and_the_letter_is_gone(here: Path) -
 
 
 @in_a_process
-def test_replay_that_fails_again_keeps_the_letter_and_says_so(here: Path) -> None:
+def test_replay_that_fails_again_keeps_the_dead_letter_and_says_so(here: Path) -> None:
     store = bury(here, COMMENT, MESSAGE)
     (here / "shop is closed").touch()
     result = replay(here, "evt_comment", "evt_message", "--json")
@@ -304,7 +304,7 @@ def test_replay_that_fails_again_keeps_the_letter_and_says_so(here: Path) -> Non
 
 
 @in_a_process
-def test_replay_all_takes_every_letter_of_the_receiver_and_no_other(here: Path) -> None:
+def test_replay_all_replays_every_dead_letter_of_the_receiver_and_no_other(here: Path) -> None:
     store = bury(here, COMMENT, UNREADABLE, ELSEWHERE, MESSAGE)
     result = replay(here, "--all")
     assert result.status == 1
@@ -316,8 +316,8 @@ def test_replay_all_takes_every_letter_of_the_receiver_and_no_other(here: Path) 
 
 
 @in_a_process
-def test_replay_by_type_takes_those_of_the_type(here: Path) -> None:
-    store = bury(here, COMMENT, MESSAGE, letter("evt_second"))
+def test_replay_by_type_replays_those_of_the_type(here: Path) -> None:
+    store = bury(here, COMMENT, MESSAGE, dead_letter("evt_second"))
     result = replay(here, "--type", "comment.received")
     assert result == Result(0, "evt_comment: handled\nevt_second: handled\n", "")
     assert listed(store) == ["evt_message"]
@@ -336,7 +336,7 @@ def test_replay_names_an_id_it_does_not_find_and_goes_on(here: Path) -> None:
 
 @in_a_process
 def test_replay_of_an_event_without_a_handler_is_no_success(here: Path) -> None:
-    store = bury(here, letter("evt_1", "channel.unhealthy"))
+    store = bury(here, dead_letter("evt_1", "channel.unhealthy"))
     assert replay(here, "evt_1") == Result(1, "evt_1: no_handler\n", "")
     assert listed(store) == ["evt_1"]
 

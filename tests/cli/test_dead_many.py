@@ -15,15 +15,15 @@ from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, DeadLetter, DeadReason, Delivery, Token
 
-from .letters import (
+from .dead_letters import (
     APP,
     COMMENT,
     ELSEWHERE,
     MESSAGE,
     UNREADABLE,
     bury,
+    dead_letter,
     journal,
-    letter,
     listed,
     replay,
 )
@@ -63,7 +63,7 @@ def bury_many(here: Path, count: int, *, readable: bool) -> str:
     return f"sqlite:///{here / 'hookonce.db'}"
 
 
-def test_discard_all_takes_those_of_the_endpoint(here: Path) -> None:
+def test_discard_all_discards_those_of_the_endpoint(here: Path) -> None:
     store = bury(here, COMMENT, ELSEWHERE, MESSAGE)
     result = invoke("dead", "discard", store, "--all", "--yes")
     assert result == Result(0, "evt_comment: discarded\nevt_message: discarded\n", "")
@@ -72,7 +72,7 @@ def test_discard_all_takes_those_of_the_endpoint(here: Path) -> None:
     assert again == Result(0, "no dead letters\n", "")
 
 
-def test_discard_by_type_takes_those_of_the_type(here: Path) -> None:
+def test_discard_by_type_discards_those_of_the_type(here: Path) -> None:
     store = bury(here, COMMENT, MESSAGE, ELSEWHERE)
     options = ["--type", "comment.received", "--endpoint", "social", "--yes", "--json"]
     result = invoke("dead", "discard", store, *options)
@@ -166,7 +166,7 @@ def test_of_a_filtered_list_no_more_than_a_thousand_are_counted(here: Path) -> N
     assert invoke("dead", "list", store, "--reason", "rejected").output == "no dead letters\n"
 
 
-def test_replay_all_takes_each_letter_once_though_all_of_them_stay(here: Path) -> None:
+def test_replay_all_tries_each_dead_letter_once_though_all_of_them_stay(here: Path) -> None:
     store = bury_many(here, MORE_THAN_TWO_PAGES, readable=False)
     result = replay(here, "--all", "--json")
     assert result.status == 1
@@ -176,7 +176,7 @@ def test_replay_all_takes_each_letter_once_though_all_of_them_stay(here: Path) -
 
 
 def test_a_long_replay_on_a_terminal_has_a_bar_and_lines_for_failures_alone(here: Path) -> None:
-    bury(here, UNREADABLE, *(letter(f"evt_{number}") for number in range(25)))
+    bury(here, UNREADABLE, *(dead_letter(f"evt_{number}") for number in range(25)))
     shown = on_a_terminal(
         "dead", "replay", "hooks:receiver", "--all", here=here, secrets=[SECRET], status=1
     )
@@ -211,7 +211,7 @@ def test_breaking_off_a_replay_loses_nothing_and_says_how_far_it_came(
     way: signal.Signals, here: Path
 ) -> None:
     (here / "hooks.py").write_text(f"import asyncio\n{APP}{HOLDING}")
-    store = bury(here, COMMENT, MESSAGE, letter("evt_last"))
+    store = bury(here, COMMENT, MESSAGE, dead_letter("evt_last"))
     held = here / "hold evt_message"
     held.touch()
     arguments = ["dead", "replay", "hooks:receiver", "--all"]
@@ -252,7 +252,7 @@ def test_a_replay_does_not_work_on_the_inbox_of_its_receiver(here: Path) -> None
 
     async def put() -> None:
         store = SQLiteStore(here / "hookonce.db")
-        await store.enqueue(letter("evt_waiting").delivery, Token("t"))
+        await store.enqueue(dead_letter("evt_waiting").delivery, Token("t"))
         await store.aclose()
 
     asyncio.run(put())

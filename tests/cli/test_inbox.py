@@ -223,7 +223,7 @@ def test_retry_of_what_is_there_succeeds(store: str) -> None:
     ]
 
 
-def test_retry_all_takes_what_waits_at_the_endpoint(store: str) -> None:
+def test_retry_all_makes_due_what_waits_at_the_endpoint(store: str) -> None:
     assert invoke("inbox", "retry", store, "--all", "--endpoint", "social").output == (
         "nothing waits for a later attempt\n"
     )
@@ -231,7 +231,7 @@ def test_retry_all_takes_what_waits_at_the_endpoint(store: str) -> None:
     assert states(store)["evt_waiting"] == "ready"
 
 
-def test_retry_by_type_takes_those_of_the_type(store: str) -> None:
+def test_retry_by_type_makes_due_those_of_the_type(store: str) -> None:
     nothing = "nothing waits for a later attempt\n"
     assert invoke("inbox", "retry", store, "--type", "comment.received").output == nothing
     result = invoke("inbox", "retry", store, "--type", "message.received")

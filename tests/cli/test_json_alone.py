@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from .letters import APP, COMMENT, MESSAGE, bury
+from .dead_letters import APP, COMMENT, MESSAGE, bury
 from .running import SECRET, invoke, run
 
 LOUD = f"""

@@ -200,7 +200,7 @@ def test_a_gap_is_named_also_where_a_function_of_on_gap_fails(
     assert (gap["id"], summary["gap"], failure) == (missed, 1, {"on_gap": "NotFoundError"})
 
 
-def test_a_service_that_does_not_tell_the_endpoint_s_status_is_no_fault(
+def test_a_service_that_does_not_report_the_endpoint_s_status_is_no_fault(
     site: Site, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def read(*_: object) -> None: ...

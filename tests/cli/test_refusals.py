@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .letters import APP, COMMENT, HOSTILE, bury
+from .dead_letters import APP, COMMENT, HOSTILE, bury
 from .running import COMMAND, SECRET, Result, invoke, run
 
 # As somebody whom root does not let in: what is imported later could not be read either.

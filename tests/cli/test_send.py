@@ -379,7 +379,7 @@ def test_a_server_that_still_starts_is_waited_for(tmp_path: Path) -> None:
     assert len(server.requests) == 1
 
 
-def test_it_waits_no_longer_than_it_is_told_to(server: Recorder) -> None:
+def test_it_waits_no_longer_than_its_option_says(server: Recorder) -> None:
     url = closed_port_url()
     started = time.monotonic()
     result = invoke("send", "webhook.test", "--url", url, "--wait", "0.3", secrets=[SECRET])

@@ -126,7 +126,7 @@ def test_a_head_that_does_not_come_is_waited_for_no_longer_than_that(
             assert time.monotonic() - began >= 0.5
 
 
-def test_a_kept_connection_is_waited_for_anew_after_each_answer(tmp_path: Path) -> None:
+def test_the_idle_limit_of_a_kept_connection_restarts_after_each_answer(tmp_path: Path) -> None:
     with (
         serving(tmp_path, "--idle-timeout", "500ms") as (_, _, address),
         connections(address, 1) as [connection],

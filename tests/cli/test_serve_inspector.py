@@ -225,7 +225,7 @@ def test_a_signal_ends_it_though_a_page_is_live(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_live_pages_are_told_of_the_end_before_the_server_waits_for_them() -> None:
+async def test_live_pages_are_ended_before_the_server_waits_for_them() -> None:
     """Streams last for an hour here, so that nothing else can be the reason for the end."""
     receiver = Receiver(secrets=[SECRET], store="memory://")
     inspector = Inspector(receiver, token=TOKEN, bounds=Bounds(stream_seconds=3600))

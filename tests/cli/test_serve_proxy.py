@@ -5,8 +5,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from .dead_letters import APP
 from .inboxes import url_of
-from .letters import APP
 from .running import PATIENCE_SECONDS, SECRET, eventually, invoke, running
 
 FAR = "203.0.113.9"

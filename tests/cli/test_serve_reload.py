@@ -73,7 +73,7 @@ def begun(process: Process) -> int:
 
 
 @pytest.mark.full("several starts of a server")
-def test_a_change_starts_it_anew_and_what_runs_is_finished_before(tmp_path: Path) -> None:
+def test_a_change_restarts_it_after_running_handlers_have_finished(tmp_path: Path) -> None:
     it = Reloading(tmp_path)
     with running(*it.command, here=tmp_path, secrets=[SECRET]) as process:
         eventually(lambda: begun(process) == 1, what="it serves")

@@ -14,7 +14,7 @@ from hookonce.cli.commands import cli
 from hookonce.cli.ending import terminated_as_interrupted
 from hookonce.cli.statuses import CannotBegin, Nothing, Status
 
-from .letters import APP, COMMENT, bury
+from .dead_letters import APP, COMMENT, bury
 from .recorder import closed_port_url, recording
 from .running import SECRET, invoke, run, running
 

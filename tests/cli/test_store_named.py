@@ -10,7 +10,7 @@ from support.redis_servers import redis_server
 
 from hookonce.stores.redis import RedisStore
 
-from .letters import APP, COMMENT, MESSAGE, bury, replay
+from .dead_letters import APP, COMMENT, MESSAGE, bury, replay
 from .running import SECRET, invoke, run
 
 IDS = {"evt_message", "evt_comment"}

@@ -93,7 +93,7 @@ def test_it_handles_what_a_server_has_stored_before_and_stores_meanwhile(here: P
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_a_running_handler_finish_and_nothing_more_is_taken(
+def test_a_signal_lets_a_running_handler_finish_and_nothing_more_is_fetched(
     way: signal.Signals, here: Path
 ) -> None:
     held = hold(here, "evt_slow")
@@ -184,7 +184,7 @@ def test_the_worker_of_a_served_receiver_ends_with_the_server_in_order(here: Pat
     assert stats(here)["depth"] == 0
 
 
-def test_a_receiver_without_an_inbox_is_told_how_to_have_one(here: Path) -> None:
+def test_a_receiver_without_an_inbox_is_refused_with_the_way_to_have_one(here: Path) -> None:
     result = run("worker", "hooks:inline", here=here, secrets=[SECRET])
     result.says("hooks:inline has no inbox", "Receiver(inbox=Inbox(embedded=False)")
 

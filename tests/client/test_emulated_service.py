@@ -121,7 +121,7 @@ async def test_a_file_goes_the_three_steps_and_is_ready(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-async def test_what_was_published_is_told_by_its_event_or_else_by_the_poll(
+async def test_a_publication_is_reported_by_its_event_or_else_by_the_poll(
     is_lost: bool,
 ) -> None:
     clock, secret = VirtualClock(NOON), new_secret()

@@ -28,7 +28,7 @@ async def test_the_quota_is_that_of_the_last_answer(client: Client, api: Scripte
     assert client.quota == Quota(1000, 999, "1785542400")
 
 
-async def test_an_error_tells_of_the_quota_too(client: Client, api: ScriptedApi) -> None:
+async def test_an_error_shows_the_quota_too(client: Client, api: ScriptedApi) -> None:
     error = {"code": "quota", "kind": "limit", "message": "It is used up."}
     api.say(429, {"error": error}, headers=headers(0))
     with pytest.raises(LimitError):
@@ -47,7 +47,7 @@ async def test_a_quota_that_cannot_be_read_changes_nothing(
     assert client.quota == Quota(1000, 5, "1785542400")
 
 
-async def test_little_quota_is_told_once_until_there_was_more(api: ScriptedApi) -> None:
+async def test_little_quota_is_logged_once_until_there_was_more(api: ScriptedApi) -> None:
     told: list[int] = []
     async with Client(
         api.url, KEY, on_quota=lambda quota: told.append(quota.remaining), quota_reserve=0.05

@@ -184,7 +184,7 @@ class TestLatest:
         assert runs.ids == [newer.id, older.id, newer.id]
 
     @pytest.mark.parametrize("error", [ValueError("x"), Retry(after=1), Reject("x")])
-    async def test_no_failure_leaves_the_key_taken(self, url: str, error: Exception) -> None:
+    async def test_no_failure_leaves_the_key_locked(self, url: str, error: Exception) -> None:
         receiver = receiver_on(url)
         runs = latest(receiver)
         async with receiver:
@@ -207,7 +207,7 @@ class TestLatest:
             assert answer_of(await deliver(receiver, first)) == (200, "handled")
             assert answer_of(await deliver(receiver, second)) == (200, reason)
 
-    async def test_a_sync_handler_and_another_receiver_on_the_store_keep_to_the_mark_too(
+    async def test_a_sync_handler_and_another_receiver_on_the_store_respect_the_watermark_too(
         self, tmp_path: Path
     ) -> None:
         ran: list[str] = []
@@ -226,7 +226,7 @@ class TestLatest:
             assert answer_of(await deliver(elsewhere, older)) == (200, "stale")
         assert ran == [newer.id]
 
-    async def test_the_mark_outlives_the_process(self, tmp_path: Path) -> None:
+    async def test_the_watermark_outlives_the_process(self, tmp_path: Path) -> None:
         older, newer = channel_event(1), channel_event(2)
         for event, reason in ((newer, "handled"), (older, "stale")):
             receiver = receiver_on(sqlite_url(tmp_path))
@@ -234,7 +234,9 @@ class TestLatest:
             async with receiver:
                 assert answer_of(await deliver(receiver, event)) == (200, reason)
 
-    async def test_after_a_crash_between_mark_and_record_an_event_finds_its_own_mark(self) -> None:
+    async def test_after_a_crash_between_watermark_and_record_an_event_finds_its_own_watermark(
+        self,
+    ) -> None:
         store, records = MemoryStore(), Records()
         receiver = receiver_on(store)
         runs, event = latest(receiver), channel_event(1)
@@ -274,7 +276,7 @@ class TestOneAtATime:
                 (200, "handled")
             }
 
-    async def test_two_receivers_on_a_store_take_turns(self, tmp_path: Path) -> None:
+    async def test_two_receivers_on_a_store_share_a_key_lock(self, tmp_path: Path) -> None:
         here, elsewhere = receiver_on(sqlite_url(tmp_path)), receiver_on(sqlite_url(tmp_path))
         ours, theirs = serial(here), serial(elsewhere)
         ours.key_lock = asyncio.Event()
@@ -391,7 +393,7 @@ class TestOneAtATime:
             assert answer_of(await receiver.dead.replay(event.id)) == (200, "handled")
         assert len(runs.ids) == 2
 
-    async def test_a_replay_of_what_comes_too_late_settles_the_letter(self, tmp_path: Path) -> None:
+    async def test_a_replay_of_a_late_event_settles_the_dead_letter(self, tmp_path: Path) -> None:
         receiver = receiver_on(sqlite_url(tmp_path))
         runs, older = latest(receiver), channel_event(1)
         async with receiver:
@@ -423,7 +425,7 @@ class TestLeases:
             await running
             assert await store.acquire_key_lock(key_lock, new_token(), 0.01) == Acquired()
 
-    async def test_a_turn_that_was_lost_is_told_and_what_succeeds_still_raises_the_mark(
+    async def test_a_lost_key_lock_is_logged_and_a_success_still_raises_the_watermark(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         store = MemoryStore()
@@ -494,7 +496,7 @@ class TestTrouble:
             ("keyed", attempt, 0.0) for attempt in (1, 2, 3)
         ]
 
-    async def test_a_store_that_cannot_say_whose_turn_it_is_is_no_failure_of_the_handler(
+    async def test_a_key_lock_that_the_store_cannot_give_is_no_failure_of_the_handler(
         self,
     ) -> None:
         store = FaultyStore(MemoryStore())
@@ -508,7 +510,7 @@ class TestTrouble:
         assert runs.ids == [event.id]
         assert errors == []
 
-    async def test_a_mark_is_recorded_when_the_store_is_back_before_the_event_is_done(
+    async def test_a_watermark_is_recorded_when_the_store_is_back_before_the_event_is_done(
         self,
     ) -> None:
         store = FaultyStore(MemoryStore())
@@ -520,7 +522,7 @@ class TestTrouble:
             assert answer_of(await deliver(receiver, channel_event(1))) == (200, "stale")
         assert runs.ids == [newer.id]
 
-    async def test_a_failing_run_whose_turn_cannot_be_ended_ends_with_its_lease(self) -> None:
+    async def test_a_key_lock_that_cannot_be_released_ends_with_its_lease(self) -> None:
         store = FaultyStore(MemoryStore())
         receiver = receiver_on(store, lease_seconds=0.3)
         runs, event = serial(receiver), comment_on("post_1")
@@ -549,7 +551,7 @@ class TestTrouble:
             assert runs.ids == ran.ids == []
             assert (await other.stats()).in_flight == 0
 
-    async def test_a_shutdown_while_it_runs_gives_its_turn_back(self, tmp_path: Path) -> None:
+    async def test_a_shutdown_during_an_attempt_releases_its_key_lock(self, tmp_path: Path) -> None:
         store = SQLiteStore(tmp_path / "hooks.db")
         receiver = receiver_on(store, drain_seconds=0.1)
         runs = serial(receiver)
@@ -564,7 +566,7 @@ class TestTrouble:
             == Acquired()
         )
 
-    async def test_a_thread_that_goes_on_after_the_shutdown_keeps_its_turn_for_a_lease(
+    async def test_a_thread_that_goes_on_after_the_shutdown_keeps_its_key_lock_for_a_lease(
         self, tmp_path: Path
     ) -> None:
         receiver = receiver_on(sqlite_url(tmp_path), drain_seconds=0.1, store_seconds=0.5)
@@ -589,7 +591,7 @@ class TestTrouble:
             may_end.set()
             await store.aclose()
 
-    async def test_a_thread_that_succeeds_while_it_is_cancelled_raises_the_mark(
+    async def test_a_thread_that_succeeds_while_it_is_cancelled_raises_the_watermark(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """An older event must not come after it in the next process."""

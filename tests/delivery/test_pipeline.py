@@ -111,7 +111,7 @@ async def test_an_event_of_another_id_than_was_signed_is_a_dead_letter(tmp_path:
     assert ran == []
 
 
-async def test_what_nobody_here_is_for_asks_the_store_only_where_another_may_owe_it(
+async def test_an_event_without_a_handler_here_asks_the_store_only_if_another_may_be_outstanding(
     tmp_path: Path,
 ) -> None:
     """Not for a first delivery, and not where workers find that out."""

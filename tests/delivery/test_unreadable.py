@@ -118,7 +118,7 @@ def receiver_with(
     return receiver, ran
 
 
-async def test_a_claim_that_was_lost_meanwhile_is_not_told_as_a_burial(
+async def test_a_claim_that_was_lost_meanwhile_is_not_reported_as_a_burial(
     notes: Notes, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver, _ = receiver_with(Paid, Overtaken(MemoryStore()))

@@ -317,7 +317,7 @@ async def test_a_replay_that_is_cancelled_in_an_outage_leaves_its_watermark_to_t
 
 
 class TestShutdown:
-    async def test_what_is_given_back_when_the_store_returns_has_its_watermark_first(
+    async def test_a_release_when_the_store_returns_writes_its_watermark_first(
         self, outage: Outage
     ) -> None:
         store = outage.store

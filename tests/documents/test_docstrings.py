@@ -25,7 +25,7 @@ GIVEN = {"create_table", "drop_table"}
 
 
 @pytest.mark.parametrize("module", sorted(MODULES.keys() - NOT_CALLED))
-def test_every_parameter_is_told_of(module: str) -> None:
+def test_every_parameter_is_described(module: str) -> None:
     """By its name, in the docstring of the function or class."""
     wrong = [
         f"{name.path}({parameter})"

@@ -219,7 +219,7 @@ def test_every_metric_is_on_the_page_about_operations() -> None:
     assert metrics() <= words_of("operations.md")
 
 
-def test_every_alert_is_told_what_to_do() -> None:
+def test_every_alert_says_what_to_do() -> None:
     rules = yaml.safe_load((ROOT / "examples" / "prometheus_alerts.yml").read_text("utf-8"))
     alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
     assert alerts == {word for word in words_of("operations.md") if word.startswith("Hookonce")}

@@ -192,7 +192,7 @@ async def test_a_replay_runs_only_what_has_not_finished_and_says_so(
         }
 
 
-async def test_a_replay_that_succeeds_leaves_no_letter_and_the_event_is_done(
+async def test_a_replay_that_succeeds_leaves_no_dead_letter_and_the_event_is_done(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
     handlers = Handlers(receiver, "a")
@@ -217,7 +217,7 @@ async def test_a_replay_that_succeeds_leaves_no_letter_and_the_event_is_done(
         (Reject("never"), "rejected", DeadReason.REJECTED),
     ],
 )
-async def test_a_replay_that_fails_leaves_the_letter_with_the_new_error(
+async def test_a_replay_that_fails_leaves_the_dead_letter_with_the_new_error(
     receiver: Receiver,
     webhook_sender: SenderFactory,
     error: Exception,
@@ -268,7 +268,7 @@ async def test_attempts_add_up_over_replays(
         assert [context.attempt for context in handlers.contexts] == [1, 2, 3]
 
 
-async def test_a_letter_stays_one_while_its_replay_runs_and_is_replayed_once_at_a_time(
+async def test_a_dead_letter_stays_one_while_its_replay_runs_and_is_replayed_once_at_a_time(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
     key_lock, began = asyncio.Event(), list[str]()
@@ -352,7 +352,7 @@ class Tolerant(Event[dict[str, Any]]):
     type: Literal["comment.received"]
 
 
-async def test_an_unreadable_letter_can_be_replayed_once_it_can_be_read(
+async def test_an_unreadable_dead_letter_can_be_replayed_once_it_can_be_read(
     receiver: Receiver, webhook_sender: SenderFactory, store: FaultyStore, webhook_secret: str
 ) -> None:
     handlers = Handlers(receiver, "a")
@@ -380,7 +380,7 @@ async def test_an_unreadable_letter_can_be_replayed_once_it_can_be_read(
         assert await receiver.dead.list() == []
 
 
-async def test_a_letter_nobody_is_registered_for_stays(
+async def test_a_dead_letter_without_a_registered_handler_stays(
     receiver: Receiver, webhook_sender: SenderFactory, store: FaultyStore, webhook_secret: str
 ) -> None:
     Handlers(receiver, "a").raises["a"] = Reject("no")
@@ -451,7 +451,7 @@ async def test_a_replay_whose_success_can_never_be_recorded_ends_all_the_same(
     assert any(record.levelno == logging.ERROR for record in caplog.records)
 
 
-async def test_a_replay_that_is_killed_leaves_the_letter(tmp_path: Path) -> None:
+async def test_a_replay_that_is_killed_leaves_the_dead_letter(tmp_path: Path) -> None:
     script = """
     from hookonce import Context
     receiver = Receiver(
@@ -510,7 +510,7 @@ async def test_a_replay_that_is_killed_leaves_the_letter(tmp_path: Path) -> None
 # discard
 
 
-async def test_a_discarded_letter_is_gone_and_its_event_counts_as_handled(
+async def test_a_discarded_dead_letter_is_gone_and_its_event_counts_as_handled(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
     handlers = Handlers(receiver, "a")

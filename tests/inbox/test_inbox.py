@@ -640,7 +640,7 @@ class TestTrouble:
         assert letter.delivery.body == body
         assert [failure.error for failure in letter.history] == [INTERRUPTED] * 3
 
-    async def test_an_event_that_was_given_back_in_order_still_has_its_last_attempt(
+    async def test_an_event_that_a_shutdown_released_still_has_its_last_attempt(
         self, make_receiver: Callable[..., Receiver], path: Path
     ) -> None:
         event = comment()
@@ -756,7 +756,7 @@ class TestTrouble:
             assert time.monotonic() - begun < 0.8  # a third of the lease is a second
             key_lock.set()
 
-    async def test_what_has_finished_is_remembered_though_giving_back_failed_at_first(
+    async def test_what_has_finished_is_remembered_though_the_release_failed_at_first(
         self, path: Path
     ) -> None:
         store = FaultyInboxStore(SQLiteStore(path))

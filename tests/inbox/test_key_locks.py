@@ -90,7 +90,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return server.url
 
 
-async def test_an_event_whose_key_is_taken_goes_back_uncounted_and_is_called_when_it_is_free(
+async def test_an_event_whose_key_is_locked_is_deferred_uncounted_and_woken_when_the_key_is_free(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="hookonce")
@@ -275,7 +275,9 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
 
 
-async def test_the_end_of_a_turn_wakes_the_idle_worker_of_its_own_process(tmp_path: Path) -> None:
+async def test_releasing_a_key_lock_wakes_the_idle_worker_of_its_own_process(
+    tmp_path: Path,
+) -> None:
     """Here by nothing but that: the store tells no worker that there is something to take."""
     store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
     receiver = receiver_on(store, inbox=SOON)
@@ -332,7 +334,7 @@ async def test_a_late_event_that_was_called_calls_the_next(tmp_path: Path) -> No
     assert ran == [newer.id]
 
 
-async def test_an_event_that_has_had_its_turn_is_not_called_to_it_again(tmp_path: Path) -> None:
+async def test_an_event_that_has_had_its_key_lock_is_not_woken_for_it_again(tmp_path: Path) -> None:
     """It may wait for another key by then: it would come, and those behind it would not."""
     store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
     receiver, token = receiver_on(store, inbox=SOON), new_token()
@@ -361,7 +363,7 @@ async def test_an_event_that_has_had_its_turn_is_not_called_to_it_again(tmp_path
     assert [event_id for event_id, _ in handler.attempts] == [early.id, before.id, behind.id]
 
 
-async def test_a_real_failure_beside_a_taken_key_is_counted_and_waits_for_its_backoff(
+async def test_a_real_failure_beside_a_locked_key_is_counted_and_waits_for_its_backoff(
     tmp_path: Path,
 ) -> None:
     store = SQLiteStore(tmp_path / "hooks.db")
@@ -415,7 +417,7 @@ async def test_a_wait_that_a_handler_asked_for_is_not_cut_short_by_a_call_from_b
         assert entry.due_unix - entry.history[0].ended_unix == pytest.approx(3_600, abs=1)
 
 
-async def test_on_the_last_attempt_of_two_handlers_the_one_waits_on_for_its_turn(
+async def test_on_the_last_attempt_of_two_handlers_one_keeps_waiting_for_its_key_lock(
     tmp_path: Path,
 ) -> None:
     store = SQLiteStore(tmp_path / "hooks.db")

@@ -195,7 +195,7 @@ async def test_the_store_learns_no_secret(tmp_path: Path, url: str) -> None:
     assert b64decode(key).hex().encode() not in content
 
 
-def test_one_secret_has_different_marks_at_different_endpoints() -> None:
+def test_one_secret_has_different_fingerprints_at_different_endpoints() -> None:
     receiver = receiving("memory://", "shop.greet", SHOP)
     one, same, other = (
         application_of(receiver.handlers, [SHOP], name) for name in ("one", "one", "other")

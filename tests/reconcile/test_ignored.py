@@ -312,7 +312,9 @@ async def test_what_the_sender_gave_up_is_a_gap_whatever_was_ignored_meanwhile(
     assert await bench.gaps(replaced) == {lost: Why.FAILED_AT_SENDER}
 
 
-async def test_what_was_tried_and_given_back_is_a_gap_whatever_was_ignored(bench: Bench) -> None:
+async def test_an_event_that_was_tried_and_released_is_a_gap_whatever_was_ignored(
+    bench: Bench,
+) -> None:
     """The store shows that there was a handler."""
     store = MemoryStore(clock=bench.clock)
     async with bench.deployed(bench.make(store, MessageReceived)):
@@ -332,7 +334,7 @@ async def test_a_backfilled_event_is_no_evidence(bench: Bench) -> None:
     assert await store.ignored("default", ["comment.received"]) == {}
 
 
-async def test_a_gap_tells_of_ignored_events_of_its_type(
+async def test_a_gap_shows_ignored_events_of_its_type(
     bench: Bench, store: Callable[[], Store]
 ) -> None:
     """A resource may belong to one of them, so pairing by time must know them."""

@@ -155,7 +155,7 @@ async def test_an_attempt_that_is_under_way_is_no_gap() -> None:
         assert await it.gaps() == {}
 
 
-async def test_a_gap_tells_what_of_its_type_is_still_on_its_way() -> None:
+async def test_a_gap_shows_which_events_of_its_type_are_still_on_their_way() -> None:
     async with bench() as it:
         it.answers_with = 410
         await it.service.emit(CommentReceived)
@@ -224,7 +224,7 @@ async def test_what_waits_in_the_inbox_is_no_gap(tmp_path: Path) -> None:
         assert (await it.reconcile()).counts == {Verdict.WAITING: 1}
 
 
-async def test_a_disabled_endpoint_is_told_with_its_reason() -> None:
+async def test_a_disabled_endpoint_is_reported_with_its_reason() -> None:
     async with bench() as it:
         it.answers_with = 410
         event = await it.service.emit(CommentReceived)
@@ -312,7 +312,7 @@ async def test_a_gap_whose_event_the_handler_rejects_is_not_backfilled(tmp_path:
         assert (await it.reconcile()).counts == {Verdict.DEAD: 1}
 
 
-async def test_accepted_gaps_are_told_apart_and_the_others_stay_open() -> None:
+async def test_accepted_gaps_are_listed_apart_and_the_others_stay_open() -> None:
     async with bench() as it:
         events = [await it.service.emit(CommentReceived) for _ in range(3)]
         it.receiver = receiver_with(MemoryStore(clock=it.clock), it.clock, it.handled)

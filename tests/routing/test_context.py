@@ -18,7 +18,7 @@ from hookonce.testing.pytest_plugin import SenderFactory
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_handler_is_told_about_its_attempt(webhook_secret: str, tmp_path: Path) -> None:
+async def test_the_context_describes_the_attempt(webhook_secret: str, tmp_path: Path) -> None:
     now = 1_800_000_000.0
     receiver = Receiver(
         secrets=webhook_secret,

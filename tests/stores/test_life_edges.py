@@ -62,24 +62,24 @@ def kept() -> tuple[Claimed, Record]:
 # The inbox
 
 
-def test_what_is_put_is_due_at_once() -> None:
+def test_an_enqueued_event_is_due_at_once() -> None:
     assert waiting().queued == Queued(OTHER, START.now, 0.0)
 
 
-def test_what_is_put_beside_an_attempt_is_due_when_its_lease_ends() -> None:
+def test_an_event_enqueued_during_an_attempt_is_due_when_its_lease_ends() -> None:
     _, record = claimed()
     _, record = life.enqueue(record, later(10), OTHER)
     assert record.queued == Queued(OTHER, START.now + LEASE, LEASE - 10)
 
 
 @pytest.mark.parametrize(("token", "answer"), [(OTHER, Stored()), (MINE, Waiting())])
-def test_a_put_that_is_asked_again_is_answered_as_at_first(token: Token, answer: object) -> None:
+def test_a_repeated_enqueue_has_the_first_answer(token: Token, answer: object) -> None:
     assert life.enqueue(waiting(), later(1), token)[0] == answer
     _, record = taken()
     assert life.enqueue(record, later(1), token)[0] == answer
 
 
-def test_a_take_that_is_asked_again_begins_its_lease_anew() -> None:
+def test_a_repeated_fetch_restarts_its_lease() -> None:
     _, record = taken()
     claim, record = life.fetch_again(record, later(10), KEY, MINE, 60.0)
     assert claim == Claimed(KEY, MINE, 1, frozenset(), 60.0, frozenset())
@@ -87,7 +87,7 @@ def test_a_take_that_is_asked_again_begins_its_lease_anew() -> None:
     assert record.queued == Queued(OTHER, START.now + 10 + 60, 60.0)
 
 
-def test_a_take_is_over_at_the_very_end_of_its_lease() -> None:
+def test_a_fetch_is_over_at_the_very_end_of_its_lease() -> None:
     _, record = taken()
     assert life.fetch_again(record, later(LEASE), KEY, MINE, LEASE) == (None, record)
 
@@ -108,7 +108,7 @@ def test_an_attempt_that_goes_on_puts_its_place_in_the_inbox_off() -> None:
     assert record.queued == Queued(OTHER, START.now + 20 + LEASE, LEASE)
 
 
-def test_who_asks_during_an_attempt_is_told_when_its_lease_ends() -> None:
+def test_a_claim_during_an_attempt_learns_when_its_lease_ends() -> None:
     _, record = taken()
     record = record._replace(queued=Queued(OTHER, START.now + 99, 99.0))
     result, _ = life.claim(record, later(1), KEY, OTHER, LEASE)
@@ -121,7 +121,7 @@ def test_an_event_that_is_released_is_due_at_once_if_nothing_else_is_said() -> N
     assert record.queued == Queued(OTHER, START.now + 5, 0.0)
 
 
-def test_what_is_hastened_is_put_off_no_more() -> None:
+def test_an_event_made_due_is_no_longer_deferred() -> None:
     claim, record = taken()
     _, record = life.release(record, later(5), claim, after=600.0)
     hastened, record = life.make_due(record, later(6))
@@ -158,7 +158,7 @@ def test_an_attempt_was_interrupted_at_the_very_end_of_its_lease() -> None:
     assert [failed.error for failed in letter.history] == [INTERRUPTED]
 
 
-def test_a_person_sees_no_attempt_whose_clock_began_anew() -> None:
+def test_an_attempt_whose_clock_was_reset_is_not_shown() -> None:
     """Its lease would end later than it can last: who held it has gone with the clock."""
     _, record = kept()
     back = Moment(now=5.0, unix=START.unix, expires=START.expires)
@@ -171,7 +171,7 @@ def test_a_person_sees_no_attempt_whose_clock_began_anew() -> None:
 # What is said of an error
 
 
-def test_a_letter_says_nothing_that_nobody_has_said() -> None:
+def test_a_dead_letter_says_only_what_its_last_claim_said() -> None:
     claim, record = kept()
     assert record.dead_letter == DeadLetterRecord(
         DeadReason.INTERRUPTED, "", START.unix, is_kept=True

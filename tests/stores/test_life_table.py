@@ -107,7 +107,7 @@ def test_the_statements_of_the_sqlite_store_name_rows_that_exist() -> None:
 
 
 @pytest.mark.parametrize("state", State)
-def test_every_state_answers_a_claim_and_a_put_and_can_be_completed(state: State) -> None:
+def test_every_state_answers_a_claim_and_an_enqueue_and_can_be_completed(state: State) -> None:
     asked = {Step.CLAIM, Step.ENQUEUE, Step.COMPLETE, Step.KEEP_IN_FLIGHT, Step.SAVE_IN_FLIGHT}
     assert asked <= set(LIFE[state])
     assert LIFE[state][Step.COMPLETE].state is State.DONE

@@ -183,7 +183,7 @@ async def test_each_new_claim_forgets_a_few_that_are_over_so_that_none_stalls(
     assert await store.prune() == 0
 
 
-async def test_it_forgets_given_back_events_after_their_retention_too(
+async def test_it_forgets_released_events_after_their_retention_too(
     clock: Clock, pass_time: PassTime
 ) -> None:
     store = MemoryStore(max_records=5, clock=clock)
@@ -212,7 +212,7 @@ async def succeed(store: MemoryStore, name: str, created_at: int) -> None:
     await store.release_key_lock(key_lock, token, watermark=Watermark(created_at, "evt"))
 
 
-async def test_marks_count_and_the_oldest_makes_room_before_younger_done_events(
+async def test_watermarks_count_and_the_oldest_makes_room_before_younger_done_events(
     clock: Clock, pass_time: PassTime
 ) -> None:
     store = MemoryStore(max_records=4, clock=clock)
@@ -231,7 +231,7 @@ async def test_marks_count_and_the_oldest_makes_room_before_younger_done_events(
     assert await store.acquire_key_lock(oldest, new_token(), LEASE, watermark=late) == Acquired()
 
 
-async def test_a_gate_that_was_left_without_success_is_not_remembered(clock: Clock) -> None:
+async def test_a_key_lock_that_was_released_without_success_is_not_remembered(clock: Clock) -> None:
     store = MemoryStore(max_records=2, clock=clock)
     for n in range(10):
         key_lock, token = KeyLock("default", "handler", str(n)), new_token()
@@ -241,7 +241,7 @@ async def test_a_gate_that_was_left_without_success_is_not_remembered(clock: Clo
         await claim(store, key)
 
 
-async def test_old_marks_are_pruned(clock: Clock, pass_time: PassTime) -> None:
+async def test_old_watermarks_are_pruned(clock: Clock, pass_time: PassTime) -> None:
     store = MemoryStore(clock=clock)
     for n in range(10):
         await succeed(store, str(n), n)

@@ -74,7 +74,7 @@ class TestManyShards:
             with node.client() as client:
                 assert client.dbsize() > 20
 
-    async def test_gates_lie_in_all_shards_whatever_shard_their_events_are_in(
+    async def test_key_locks_lie_in_all_shards_whatever_shard_their_events_are_in(
         self, store: RedisStore, cluster: list[RedisServer]
     ) -> None:
         gates = [KeyLock("default", "shop.sync", f"chan_{n}") for n in range(100)]
@@ -146,7 +146,7 @@ class TestManyShards:
         stats = await store.stats(endpoint="default")
         assert stats == StoreStats(0, 8, 12, 120, stats.oldest_age_seconds, 1)
 
-    async def test_a_put_wakes_a_worker_at_another_node(
+    async def test_an_enqueue_wakes_a_worker_at_another_node(
         self, store: RedisStore, cluster: list[RedisServer]
     ) -> None:
         other = RedisStore(cluster[1].url.replace("redis:", "redis+cluster:"))

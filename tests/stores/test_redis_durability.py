@@ -113,7 +113,7 @@ async def test_what_was_stored_with_fsync_survives_a_killed_server() -> None:
             assert [taken.delivery for taken in batch.fetched] == [DELIVERY]
 
 
-async def test_a_mark_that_was_made_with_fsync_survives_a_killed_server() -> None:
+async def test_a_watermark_written_with_fsync_survives_a_killed_server() -> None:
     with redis_server("--appendfsync", "always", append_only=True) as server:
         async with aclosing(RedisStore(server.url, durability="fsync")) as store:
             key_lock, watermark = KeyLock("default", "shop.sync", "chan_1"), Watermark(1, "evt_1")

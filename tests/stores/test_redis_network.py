@@ -77,7 +77,7 @@ class TestLostReplies:
         assert (await claim(store)).attempt == 1
         assert proxy.connections > before
 
-    async def test_a_put_is_stored_once(self, store: RedisStore, proxy: Proxy) -> None:
+    async def test_an_enqueue_is_stored_once(self, store: RedisStore, proxy: Proxy) -> None:
         proxy.lose_the_reply_to(b"enqueue")
         assert await store.enqueue(DELIVERY, new_token()) == Stored()
         assert await store.enqueue(DELIVERY, new_token()) == Waiting()
@@ -112,7 +112,7 @@ class TestLostReplies:
         again = await store.bury(owned, DeadReason.REJECTED, error="no", delivery=DELIVERY)
         assert again is Ownership.LOST
 
-    async def test_a_discarded_letter_was_there(self, store: RedisStore, proxy: Proxy) -> None:
+    async def test_a_discarded_dead_letter_was_there(self, store: RedisStore, proxy: Proxy) -> None:
         await store.bury(await claim(store), DeadReason.REJECTED, delivery=DELIVERY)
         proxy.lose_the_reply_to(b"discard")
         assert await store.discard(KEY) is True
@@ -125,12 +125,12 @@ class TestLostReplies:
         assert isinstance(again, Claimed)
         assert again.attempt == 2
 
-    async def test_a_gate_is_the_callers(self, store: RedisStore, proxy: Proxy) -> None:
+    async def test_a_key_lock_is_the_callers(self, store: RedisStore, proxy: Proxy) -> None:
         proxy.lose_the_reply_to(b"acquire_key_lock")
         assert await store.acquire_key_lock(KEY_LOCK, new_token(), LEASE) == Acquired()
         assert isinstance(await store.acquire_key_lock(KEY_LOCK, new_token(), LEASE), Busy)
 
-    async def test_who_leaves_a_gate_calls_one_and_no_other(
+    async def test_releasing_a_key_lock_wakes_one_waiting_event_and_no_other(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
         token, other = new_token(), delivery_key("default", "evt_2")
@@ -141,7 +141,9 @@ class TestLostReplies:
         assert await store.release_key_lock(KEY_LOCK, token) == KEY
         assert await store.release_key_lock(KEY_LOCK, token) == other
 
-    async def test_a_success_raises_the_mark_once(self, store: RedisStore, proxy: Proxy) -> None:
+    async def test_a_success_raises_the_watermark_once(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
         token, watermark = new_token(), Watermark(1, "evt_1")
         await store.acquire_key_lock(KEY_LOCK, token, LEASE, watermark=watermark)
         proxy.lose_the_reply_to(b"release_key_lock")
@@ -174,7 +176,7 @@ class TestLateRequests:
 
     @pytest.mark.parametrize("shards", [1, 3])
     @pytest.mark.parametrize("meanwhile", ["takes", "looks", "retires"])
-    async def test_nor_does_one_of_a_worker_that_has_taken_again_or_ended(
+    async def test_nor_does_one_of_a_worker_that_has_fetched_again_or_ended(
         self, proxy: Proxy, valkey: RedisServer, shards: int, meanwhile: str
     ) -> None:
         async with aclosing(RedisStore(proxy.url, shards=shards)) as store:
@@ -215,7 +217,7 @@ class TestLateRequests:
             [taken] = await take(store)
             assert taken.attempt == 1
 
-    async def test_a_look_makes_nobody_forget_what_was_taken_since(
+    async def test_a_look_makes_nobody_forget_what_was_fetched_since(
         self, proxy: Proxy, valkey: RedisServer
     ) -> None:
         first, second = (Delivery("default", f"evt_{n}", None, 1.0, b"") for n in (0, 1))
@@ -281,7 +283,7 @@ class TestSlowLinks:
         assert time.monotonic() - started < 4.0
 
 
-async def test_a_server_that_is_a_replica_now_is_looked_for_anew(
+async def test_a_server_that_has_become_a_replica_is_looked_up_again(
     valkey: RedisServer, store: RedisStore
 ) -> None:
     """Behind one address, a load balancer's or a name's, another server may be the master."""
@@ -329,7 +331,7 @@ class TestUnreachableShards:
 
         await until_async(has_all)
 
-    async def test_one_that_is_far_away_is_taken_from_again(
+    async def test_one_that_is_far_away_is_fetched_from_again(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
         proxy.hide(b"{hookonce:3}")
@@ -358,7 +360,7 @@ class TestUnreachableShards:
             client.delete(*takes)
         assert len(await take(store)) == 10
 
-    async def test_what_was_taken_before_one_fails_is_handled(
+    async def test_events_fetched_before_one_server_fails_are_handled(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
         found = await store.fetch(0, LEASE, endpoint="default", worker="w", token=new_token())
@@ -369,7 +371,7 @@ class TestUnreachableShards:
         assert 0 < len(batch.fetched) < 40
         assert time.monotonic() - started < 4.0
 
-    async def test_what_one_has_taken_and_could_not_say_costs_no_attempt(
+    async def test_a_fetch_whose_reply_was_lost_costs_no_attempt(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
         await store.fetch(0, LEASE, endpoint="default", worker="w", token=new_token())
@@ -408,7 +410,7 @@ class TestUnreachableShards:
         assert len({claim.key for claim in claims}) == len(claims) == 40
         assert {claim.attempt for claim in claims} == {1}
 
-    async def test_nothing_new_is_taken_without_room_where_a_take_was_forgotten(
+    async def test_nothing_new_is_fetched_without_room_where_a_fetch_was_forgotten(
         self, store: RedisStore, proxy: Proxy, valkey: RedisServer
     ) -> None:
         token = new_token()

@@ -183,7 +183,7 @@ class TestClocksAndLeases:
             now -= 3600.0
             assert len(await take(store)) == 2
 
-    async def test_a_worker_of_an_earlier_workers_name_takes_as_well(
+    async def test_a_worker_with_an_earlier_workers_name_fetches_as_well(
         self, store: RedisStore, valkey: RedisServer
     ) -> None:
         for _ in range(2):
@@ -196,7 +196,7 @@ class TestClocksAndLeases:
         assert taken == b"1\n"
 
     @pytest.mark.parametrize("shards", [1, 3])
-    async def test_two_takes_at_once_never_have_the_same_event(
+    async def test_two_fetches_at_once_never_get_the_same_event(
         self, valkey: RedisServer, shards: int
     ) -> None:
         async with aclosing(RedisStore(valkey.url, shards=shards)) as store:
@@ -365,7 +365,7 @@ async def listening(store: RedisStore) -> None:
 
 
 class TestWaking:
-    async def test_a_put_by_another_process_ends_a_wait_at_once(
+    async def test_an_enqueue_by_another_process_ends_a_wait_at_once(
         self, store: RedisStore, valkey: RedisServer
     ) -> None:
         await listening(store)
@@ -380,7 +380,7 @@ class TestWaking:
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     await waiting
 
-    async def test_another_endpoints_put_wakes_nobody(
+    async def test_another_endpoints_enqueue_wakes_nobody(
         self, store: RedisStore, valkey: RedisServer
     ) -> None:
         await listening(store)
@@ -400,7 +400,7 @@ class TestWaking:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await store.wait("default", HOUR)
 
-    async def test_a_broken_subscription_is_made_anew(
+    async def test_a_broken_subscription_is_made_again(
         self, store: RedisStore, valkey: RedisServer
     ) -> None:
         await listening(store)
@@ -485,7 +485,7 @@ class TestEntriesThatSomebodyHasDamaged:
     """A key may be deleted by hand, or evicted by a server that was told to."""
 
     @pytest.mark.parametrize("kind", ["a", "i"])
-    async def test_the_others_are_taken_and_the_event_is_new_when_it_comes_again(
+    async def test_the_others_are_fetched_and_the_event_is_new_when_it_comes_again(
         self, store: RedisStore, valkey: RedisServer, kind: str
     ) -> None:
         deliveries = [
@@ -533,7 +533,7 @@ async def test_lists_of_several_shards_are_read_in_pages_and_nothing_twice(
             assert len(set(whole)) == 20
 
 
-async def test_a_listing_for_a_handler_reads_no_letter_that_cannot_owe_it(
+async def test_a_listing_for_a_handler_reads_only_dead_letters_with_its_name_outstanding(
     store: RedisStore, valkey: RedisServer
 ) -> None:
     """A record tells as it is stored; to read letter after letter takes five times as long."""

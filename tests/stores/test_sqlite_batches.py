@@ -139,7 +139,7 @@ class TestFewStatements:
             counts.append(len([text for text in statements if "PRAGMA" not in text]))
         assert counts[0] == counts[1]
 
-    async def test_60_gates_are_passed_in_one_transaction(
+    async def test_60_key_locks_are_acquired_in_one_transaction(
         self, store: SQLiteStore, connection: apsw.Connection
     ) -> None:
         gates = [KeyLock("default", "shop.sync", f"chan_{n}") for n in range(60)]
@@ -151,7 +151,7 @@ class TestFewStatements:
         assert await calls == [Acquired()] * 60
         assert statements.count("COMMIT") == 1
 
-    async def test_60_new_events_are_taken_in_as_many_statements_as_one(
+    async def test_60_new_events_are_claimed_in_as_many_statements_as_one(
         self, store: SQLiteStore, connection: apsw.Connection
     ) -> None:
         counts = []
@@ -281,7 +281,7 @@ class TestSharedBatches:
             assert isinstance(owned, Claimed)
             assert await store.extend(owned) is Ownership.HELD
 
-    async def test_a_completion_that_is_repeated_is_remembered_anew(
+    async def test_a_repeated_completion_starts_the_retention_again(
         self,
         store: SQLiteStore,
         connection: apsw.Connection,
@@ -389,7 +389,7 @@ class TestSharedBatches:
             pytest.param(Delivery("default", "bad", "\ud800", 1.0, b""), id="no text"),
         ],
     )
-    async def test_a_put_that_cannot_be_written_fails_alone(
+    async def test_an_enqueue_that_cannot_be_written_fails_alone(
         self, store: SQLiteStore, connection: apsw.Connection, bad: Delivery
     ) -> None:
         async with one_batch(store, connection):
@@ -489,7 +489,7 @@ class TestSyncing:
         await claim(store, "evt_3")
         assert synced == []
 
-    async def test_gates_do_not_wait_for_the_disk_since_what_records_the_success_does(
+    async def test_key_locks_do_not_wait_for_the_disk_since_the_record_of_the_success_does(
         self, synced: list[str], store: SQLiteStore
     ) -> None:
         key_lock, token, watermark = (

@@ -362,7 +362,7 @@ class TestPruning:
         results = await asyncio.gather(*(claim(store, key) for key in old))
         assert {(r.attempt, r.finished) for r in results} == {(1, frozenset[str]())}
 
-    async def test_pruning_forgets_a_gate_whose_process_has_gone_and_who_waited_there(
+    async def test_pruning_forgets_a_key_lock_whose_process_has_gone_and_its_waiting_events(
         self, path: Path, store: SQLiteStore, pass_time: PassTime
     ) -> None:
         key_lock, waits = (
@@ -424,9 +424,7 @@ class TestPruning:
 
 
 class TestUptime:
-    async def test_what_was_put_before_a_restart_of_the_machine_is_taken_after_it(
-        self, path: Path
-    ) -> None:
+    async def test_an_event_enqueued_before_a_reboot_is_fetched_after_it(self, path: Path) -> None:
         now = 1_000_000.0
 
         async def take(store: SQLiteStore) -> int:
@@ -443,7 +441,7 @@ class TestUptime:
                     await take(store)
             assert await take(store) == 1
 
-    async def test_a_letter_kept_before_a_restart_of_the_machine_can_be_seen_to_after_it(
+    async def test_a_delivery_kept_before_a_reboot_is_a_dead_letter_after_it(
         self, path: Path
     ) -> None:
         now = 1_000_000.0
@@ -462,7 +460,7 @@ class TestUptime:
             now += LEASE
             assert isinstance(await store.replay(keys[1], new_token(), LEASE), Claimed)
 
-    async def test_a_row_whose_event_something_else_has_settled_is_not_taken(
+    async def test_a_row_whose_event_is_settled_already_is_not_fetched(
         self, path: Path, store: SQLiteStore
     ) -> None:
         for event_id in ("evt_done", "evt_dead"):

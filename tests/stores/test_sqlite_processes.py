@@ -176,7 +176,7 @@ async def test_when_the_disk_takes_no_more_it_says_so_and_goes_on_when_it_does(
         pytest.param(0o777, 0o000, id="a file that cannot be read"),
     ],
 )
-async def test_who_may_not_write_the_file_is_told_so(
+async def test_a_process_that_may_not_write_the_file_gets_a_clear_error(
     folder_mode: int, file_mode: int | None
 ) -> None:
     with readable_folder() as folder:

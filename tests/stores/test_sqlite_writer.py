@@ -326,7 +326,7 @@ class TestLockedFile:
         other.close()
         assert [await look(store, done), await look(store, dead)] == [Done, Dead]
 
-    async def test_upkeep_that_finds_the_file_locked_is_put_off(
+    async def test_upkeep_that_finds_the_file_locked_is_deferred(
         self,
         path: Path,
         store: SQLiteStore,

@@ -110,7 +110,7 @@ def test_a_reason_to_skip_is_said_once_with_how_often(pytester: pytest.Pytester)
     assert str(run.stdout).count("no moon") == 1
 
 
-def test_what_tests_cost_is_written_and_who_is_over_the_bound_is_told(
+def test_what_tests_cost_is_written_and_those_over_the_limit_are_listed(
     pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suite, "UNMARKED_CPU_SECONDS", 0.05)

@@ -63,7 +63,7 @@ def test_an_event_can_be_made_from_its_class_or_its_type(
     assert by_class.id.startswith("evt_")
 
 
-def test_an_event_is_of_now_unless_it_is_told_otherwise() -> None:
+def test_an_event_is_of_now_unless_the_caller_says_otherwise() -> None:
     assert abs(make_event(CommentReceived).created_at - datetime.now(UTC)) < timedelta(seconds=10)
     moment = datetime(2026, 5, 6, 9, 8, 7, 654_000, tzinfo=timezone(timedelta(hours=2)))
     event = make_event(

@@ -101,9 +101,7 @@ def test_a_buffer_that_is_reused_afterwards_does_not_change_what_was_verified() 
     ],
 )
 @pytest.mark.parametrize("body", [BODY.decode(), None, {"id": "evt_1"}])
-def test_a_body_that_is_not_bytes_is_a_mistake_of_the_program_and_told_so(
-    use: Callable[[Any], object], body: Any
-) -> None:
+def test_a_body_that_is_not_bytes_is_a_type_error(use: Callable[[Any], object], body: Any) -> None:
     with pytest.raises(TypeError) as caught:
         use(body)
     assert str(caught.value) == (

@@ -43,7 +43,7 @@ async def warnings_of(receiver: Receiver) -> str:
     return "\n".join(text for text in readiness.warnings if "disables" in text)
 
 
-async def test_a_day_of_failure_is_told_two_days_before_the_sender_disables(
+async def test_a_day_of_failure_is_reported_two_days_before_the_sender_disables(
     receiver: Receiver,
     virtual_clock: VirtualClock,
     emulated_service: ServiceFactory,
@@ -110,7 +110,7 @@ async def test_test_events_and_other_methods_count_for_nothing(
     assert receiver.failing is None
 
 
-async def test_refusals_count_and_are_told_apart(
+async def test_refusals_count_and_are_counted_by_reason(
     receiver: Receiver, virtual_clock: VirtualClock
 ) -> None:
     for _ in range(6):

@@ -213,7 +213,7 @@ class TestTheStoreFails:
             assert answer_of(await deliver(receiver, event)) == (503, "store_unavailable")
         assert f"ERROR cannot store default:{event.id}: enqueue was told to fail" in lines.all
 
-    async def test_to_say_whose_turn_it_is(self, lines: Lines) -> None:
+    async def test_to_give_a_key_lock(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
         receiver, event = receiver_on(store), comment()
         receiver.on(CommentReceived, name="serial", serial_by=_one_key)(lambda _: None)
@@ -227,7 +227,7 @@ class TestTheStoreFails:
             )
         ]
 
-    async def test_to_keep_a_turn(self, lines: Lines) -> None:
+    async def test_to_extend_a_key_lock(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
         receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
         gate = asyncio.Event()
@@ -243,7 +243,7 @@ class TestTheStoreFails:
             assert answer_of(await running) == (200, "handled")
         assert len(lines.all) == 1
 
-    async def test_to_end_a_turn(self, lines: Lines) -> None:
+    async def test_to_release_a_key_lock(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
         receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
 
@@ -259,7 +259,7 @@ class TestTheStoreFails:
             " release_key_lock was told to fail"
         )
 
-    async def test_to_raise_a_mark(self, lines: Lines) -> None:
+    async def test_to_raise_a_watermark(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
         receiver = receiver_on(store, lease_seconds=LEASE, answer_seconds=0.2, drain_seconds=1.0)
         receiver.on("channel.*", name="latest", latest_by=_one_key)(lambda _: None)
@@ -389,7 +389,9 @@ class TestWhatIsNotHandled:
         line = f"ERROR the inbox is full; the sender must deliver default:{late.id} again"
         assert line in lines.all
 
-    async def test_what_handlers_elsewhere_are_owed(self, lines: Lines, tmp_path: Path) -> None:
+    async def test_what_is_outstanding_for_handlers_elsewhere(
+        self, lines: Lines, tmp_path: Path
+    ) -> None:
         here, there = receiver_on(sqlite_url(tmp_path)), receiver_on(sqlite_url(tmp_path))
         for name in ("b", "a"):
             on(there, name, _fail)

@@ -45,7 +45,7 @@ def query(event: Event[object]) -> None:  # noqa: ARG001 - what a handler calls
         time.sleep(0.005)
 
 
-async def test_a_handler_that_blocks_the_loop_is_told_of_by_its_name(
+async def test_a_handler_that_blocks_the_loop_is_reported_by_its_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     blocks = Blocks()

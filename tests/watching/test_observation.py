@@ -121,7 +121,7 @@ async def test_observers_are_notified_of_each_step_of_a_delivery(
     assert 0 < answered.seconds < 60
 
 
-async def test_a_duplicate_is_told_as_done(
+async def test_a_duplicate_is_reported_as_done(
     receiver: Receiver, notes: Notes, webhook_sender: SenderFactory
 ) -> None:
     receiver.on(CommentReceived, name="greet")(lambda _: None)
@@ -134,7 +134,7 @@ async def test_a_duplicate_is_told_as_done(
     assert not notes.of(HandlerStarted)
 
 
-async def test_a_refusal_is_told_with_its_reason_and_its_skew(
+async def test_a_refusal_is_reported_with_its_reason_and_its_skew(
     receiver: Receiver, notes: Notes, webhook_secret: str
 ) -> None:
     request = signed_request(make_event(CommentReceived), webhook_secret, skew=400)
@@ -213,7 +213,7 @@ async def test_each_step_names_its_delivery_its_handler_and_its_attempt(
     assert (buried.reason, buried.error) == (DeadReason.REJECTED, "fails: Reject: no")
 
 
-async def test_a_failure_that_the_store_takes_back_too_late_settles_as_what_was_answered(
+async def test_a_failure_that_the_store_records_too_late_settles_as_what_was_answered(
     webhook_secret: str, notes: Notes
 ) -> None:
     store, limits = FaultyStore(MemoryStore()), Limits(lease_seconds=0.15)
@@ -258,7 +258,7 @@ async def test_a_handler_that_is_cancelled_at_a_shutdown_has_failed(
 
 
 @pytest.mark.parametrize("reason", [DeadReason.REJECTED, DeadReason.UNREADABLE])
-async def test_a_burial_is_told_with_its_reason(
+async def test_a_burial_is_reported_with_its_reason(
     webhook_secret: str,
     notes: Notes,
     tmp_path: Path,
@@ -283,7 +283,7 @@ async def test_a_burial_is_told_with_its_reason(
     assert not notes.of(EventSettled)
 
 
-async def test_the_way_through_the_inbox_is_told_up_to_its_end(
+async def test_the_way_through_the_inbox_is_reported_up_to_its_end(
     inbox_receiver: Receiver, notes: Notes, webhook_sender: SenderFactory
 ) -> None:
     @inbox_receiver.on(CommentReceived, name="greet")
@@ -304,7 +304,7 @@ async def test_the_way_through_the_inbox_is_told_up_to_its_end(
     assert retried.delivery.event_id == buried.delivery.event_id == put.delivery.event_id
 
 
-async def test_a_worker_tells_of_an_event_that_it_cannot_begin(
+async def test_a_worker_reports_an_event_that_it_cannot_begin(
     webhook_secret: str, notes: Notes, tmp_path: Path
 ) -> None:
     store = f"sqlite:///{tmp_path}/hooks.db"
@@ -326,7 +326,7 @@ async def test_a_worker_tells_of_an_event_that_it_cannot_begin(
     assert len(notes.of(EventFetched)) == 2
 
 
-async def test_an_answer_to_what_is_no_delivery_is_told_as_well(
+async def test_an_answer_to_a_request_that_is_no_delivery_is_reported_as_well(
     receiver: Receiver, notes: Notes, webhook_secret: str
 ) -> None:
     async with delivering(receiver, webhook_secret) as sender:
@@ -336,7 +336,7 @@ async def test_an_answer_to_what_is_no_delivery_is_told_as_well(
     assert not notes.of(DeliveryReceived)
 
 
-async def test_a_store_tells_how_many_calls_it_made_lasting_in_one_step(
+async def test_a_store_reports_how_many_calls_it_committed_at_once(
     webhook_secret: str, notes: Notes, durable_url: str
 ) -> None:
     receiver = Receiver(secrets=webhook_secret, store=durable_url, observers=[notes])
@@ -401,7 +401,7 @@ async def test_a_handler_sees_the_context_variables_that_an_observer_sets(
     assert trace.get() == "none"
 
 
-async def test_an_observer_that_comes_later_is_told_from_then_on(
+async def test_an_observer_that_is_added_later_is_notified_from_then_on(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
     later: Any = Notes()

@@ -53,7 +53,7 @@ async def warnings_of(receiver: Receiver) -> str:
     return "\n".join(text for text in readiness.warnings if "secret" in text)
 
 
-async def test_with_the_old_secret_alone_the_time_left_of_the_rotation_is_told(
+async def test_with_the_old_secret_alone_the_time_left_of_the_rotation_is_logged(
     receiver: Receiver,
     virtual_clock: VirtualClock,
     emulated_service: ServiceFactory,
@@ -165,7 +165,7 @@ async def rotate_completely(service: EmulatedService, file: Path, old: str) -> s
     return new
 
 
-async def test_after_a_rotation_it_is_told_when_the_old_secret_last_matched(
+async def test_after_a_rotation_the_log_says_when_the_old_secret_last_matched(
     receiver: Receiver,
     virtual_clock: VirtualClock,
     emulated_service: ServiceFactory,

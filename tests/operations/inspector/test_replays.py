@@ -59,7 +59,7 @@ async def test_a_dead_letter_is_replayed_to_success(receiver: Receiver) -> None:
         assert "shop succeeded" in await here.page("/deliveries/1")
 
 
-async def test_a_replay_that_fails_says_so_and_the_letter_stays(receiver: Receiver) -> None:
+async def test_a_replay_that_fails_says_so_and_the_dead_letter_stays(receiver: Receiver) -> None:
     Shop(receiver)
     async with inspected(receiver) as here:
         event_id = await buried(here)

@@ -18,8 +18,8 @@ __all__ = [
     "MESSAGE",
     "UNREADABLE",
     "bury",
+    "dead_letter",
     "journal",
-    "letter",
     "listed",
     "replay",
 ]
@@ -59,7 +59,7 @@ async def reply(event: MessageReceived) -> None:
 NOW = 1_780_000_000.0  # 2026-05-28T20:26:40Z
 
 
-def letter(
+def dead_letter(
     event_id: str,
     event_type: str | None = "comment.received",
     *,
@@ -75,11 +75,13 @@ def letter(
     return DeadLetter(delivery, reason, error, 1, frozenset({"count"}), NOW)
 
 
-COMMENT = letter("evt_comment")
-MESSAGE = letter("evt_message", "message.received", reason=DeadReason.REJECTED, error="spam")
-UNREADABLE = letter("evt_cut", None, reason=DeadReason.UNREADABLE, error="no JSON", body=b"\xff{")
-ELSEWHERE = letter("evt_elsewhere", endpoint="social")
-HOSTILE = letter(
+COMMENT = dead_letter("evt_comment")
+MESSAGE = dead_letter("evt_message", "message.received", reason=DeadReason.REJECTED, error="spam")
+UNREADABLE = dead_letter(
+    "evt_cut", None, reason=DeadReason.UNREADABLE, error="no JSON", body=b"\xff{"
+)
+ELSEWHERE = dead_letter("evt_elsewhere", endpoint="social")
+HOSTILE = dead_letter(
     "evt_\u202e1",
     "a\x1b[2J.\u009b2Jb",
     error="one\ntwo\t\x1b]0;owned\x07\u2028",
@@ -87,15 +89,15 @@ HOSTILE = letter(
 )
 
 
-def bury(here: Path, *letters: DeadLetter) -> str:
+def bury(here: Path, *dead_letters: DeadLetter) -> str:
     """Put dead letters into the receiver's store and return its URL."""
     time = NOW
 
-    async def put() -> None:
+    async def enter() -> None:
         nonlocal time
         store = SQLiteStore(here / "hookonce.db", clock=lambda: time)
         await store.open()
-        for dead in letters:
+        for dead in dead_letters:
             claim = await store.claim(dead.delivery.key, Token("t"), 30)
             assert isinstance(claim, Claimed)
             await store.bury(
@@ -108,7 +110,7 @@ def bury(here: Path, *letters: DeadLetter) -> str:
             time += 1
         await store.aclose()
 
-    asyncio.run(put())
+    asyncio.run(enter())
     return f"sqlite:///{here / 'hookonce.db'}"
 
 
