@@ -126,24 +126,18 @@ class Attempt:
     lease: Lease = field(init=False)
     answer: Answer = field(init=False)
     handling: Handling = field(init=False)
-    _queued: Queued | None = None  # the origin, if the inbox is
+    _queued: Queued | None = field(init=False)  # the origin, if the inbox is
     _success: Outcome = HANDLED
     _token: Token | None = None
 
     def __post_init__(self, held: Claimed | None, held_since: float) -> None:
-        dependencies, origin, due, last_chance = self.dependencies, self.origin, inf, False
-        if isinstance(origin, Request):
-            due = origin.answer_by
-        else:
-            last_chance = origin.is_last
-            if isinstance(origin, Queued):
-                self._queued = origin
-        loop = asyncio.get_running_loop()
-        self.key = key = self.delivery.key
-        self.lease = lease = Lease(dependencies, self.delivery, key, self.handlers, loop)
-        self.answer = Answer(loop.create_future(), due)
-        calls = Calls(dependencies.threads, dependencies.limits.handler_timeout_seconds)
-        self.handling = Handling(dependencies, lease, self.event, origin, calls, last_chance)
+        dependencies, origin, loop = self.dependencies, self.origin, asyncio.get_running_loop()
+        self.key = self.delivery.key
+        self.lease = lease = Lease(dependencies, self.delivery, self.key, self.handlers, loop)
+        self.answer = Answer(loop.create_future(), origin.answer_by)
+        calls = Calls(dependencies.threads, dependencies.limits.handler_timeout_seconds, loop)
+        self._queued = origin if isinstance(origin, Queued) else None
+        self.handling = Handling(dependencies, lease, self.event, origin, calls, origin.is_last)
         if held is not None:
             lease.hold(held, held_since, loop.time() - (time.monotonic() - held_since))
             self.phase = HANDLING

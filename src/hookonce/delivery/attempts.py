@@ -101,7 +101,7 @@ class Attempts:
 
     def begin(self, attempt: Attempt) -> Attempt:
         """Start an attempt in a task of its own."""
-        loop = asyncio.get_running_loop()
+        loop = attempt.lease.loop
         if loop is not self._loop:
             self._forget_lost()
             self._loop, self._watch, self._sending = loop, None, None
@@ -110,13 +110,19 @@ class Attempts:
         # Not by the loop's task factory: an eager task would run before `_by_task` has it.
         attempt.lease.task = task = asyncio.Task(self._go(attempt), loop=loop, name=attempt.key)
         self._by_key[attempt.key] = self._by_task[task] = attempt
-        # The second condition holds only if a test has moved the loop's clock back.
-        if self._watch is None or self._watch.when() > loop.time() + _LONGEST_TICK_SECONDS:
-            if self._watch is not None:
-                self._watch.cancel()
-            self._watch = loop.call_later(self._tick, self._look)
-            self._loop_monitor.start()
+        if self._watch is None or len(self._by_task) == 1:
+            self._start_watch(loop)
         return attempt
+
+    def _start_watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the timer, unless it still runs from earlier attempts."""
+        if self._watch is not None:
+            # The timer is later than this only if a test has moved the loop's clock back.
+            if self._watch.when() <= loop.time() + _LONGEST_TICK_SECONDS:
+                return
+            self._watch.cancel()
+        self._watch = loop.call_later(self._tick, self._look)
+        self._loop_monitor.start()
 
     async def _go(self, attempt: Attempt) -> None:
         """Run an attempt to its end, and forget it."""
@@ -199,8 +205,9 @@ class Attempts:
         }
 
     def _ended(self, attempt: Attempt) -> None:
-        del self._by_task[attempt.lease.task]
-        self._given_up.discard(attempt.task)
+        task = attempt.task
+        del self._by_task[task]
+        self._given_up.discard(task)
         attempt.end()
         if self._by_key.get(attempt.key) is attempt:
             del self._by_key[attempt.key]

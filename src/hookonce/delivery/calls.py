@@ -126,6 +126,7 @@ class Calls:
         timeout_seconds: after this an async function is cancelled and counts as failed. A thread
             cannot be cancelled, and an event must not be handled twice at the same time, so a sync
             function is only logged as overdue.
+        loop: the event loop of the attempt.
 
     Attributes:
         under_way: the calls that have not ended, or were stopped.
@@ -134,11 +135,14 @@ class Calls:
 
     """
 
-    __slots__ = ("_threads", "_timeout_seconds", "is_stopping", "under_way")
+    __slots__ = ("_loop", "_threads", "_timeout_seconds", "is_stopping", "under_way")
 
-    def __init__(self, threads: Threads, timeout_seconds: float) -> None:
+    def __init__(
+        self, threads: Threads, timeout_seconds: float, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._threads = threads
         self._timeout_seconds = timeout_seconds
+        self._loop = loop
         self.under_way: list[Call] = []
         self.is_stopping = False
 
@@ -161,7 +165,7 @@ class Calls:
         failure, and so are SystemExit and KeyboardInterrupt: an event must not end the server,
         which learns of signals by its own handlers.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         call = Call(name, task or asyncio.current_task(), loop.time() if is_async else None)
         del task  # a traceback would keep the task alive
         self.under_way.append(call)
@@ -171,7 +175,7 @@ class Calls:
             if is_async:
                 result = function(*arguments)
             else:
-                result, raised = await self._in_thread(call, partial(function, *arguments), loop)
+                result, raised = await self._in_thread(call, partial(function, *arguments))
                 if raised is not None:
                     return as_exception(raised)
             if result.__class__ is CoroutineType:
@@ -211,11 +215,10 @@ class Calls:
         if self.is_stopping and call.task is not None:  # a shutdown began in the meantime
             call.task.cancel()
 
-    async def _in_thread(
-        self, call: Call, work: Callable[[], Any], loop: asyncio.AbstractEventLoop
-    ) -> _ValueOrError:
+    async def _in_thread(self, call: Call, work: Callable[[], Any]) -> _ValueOrError:
         results: list[_ValueOrError] = []
-        call.thread = self._threads.submit(partial(_in_this_thread, call, loop.time, work, results))
+        now = self._loop.time
+        call.thread = self._threads.submit(partial(_in_this_thread, call, now, work, results))
         # Cancelling this future drops work that waits for a thread; running work continues.
         try:
             await asyncio.wrap_future(call.thread)

@@ -88,7 +88,8 @@ class Handling:
             del failure  # its traceback holds this frame from Python 3.12 on: a reference cycle
         else:
             failures = await self._run_all(handlers)
-        self.is_stale = self._stale > 0 and self._stale == len(handlers)
+        if self._stale:
+            self.is_stale = self._stale == len(handlers)
         return Report(failures, absent) if failures or absent else None
 
     async def _run_all(self, handlers: Sequence[Handler]) -> list[Failure]:

@@ -50,12 +50,13 @@ class AnswerWatch(Observer):
         delivery, received = record.verified, record.received
         if delivery is None or received is None:
             return
+        at = received.at_unix
         if record.event_type is not None and len(received.body) <= _LARGEST_RECENT_BYTES:
-            self._recent.append((received.at_unix, delivery))
+            self._recent.append((at, delivery))
         if not received.is_backfill:
             rotation = self._rotation
-            rotation.matched[delivery.secret_index] = received.at_unix
-            if delivery.signature_count > 1 or received.at_unix >= rotation.quiet_until:
+            rotation.matched[delivery.secret_index] = at
+            if delivery.signature_count > 1 or at >= rotation.quiet_until:
                 rotation.note(record)
 
     def recent(self, seconds: float) -> list[VerifiedDelivery]:
