@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hookonce.guide.reference import MODULES, Name, public_names
+from hookonce.guide.reference import MODULES, Name, public_names, reference
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -52,3 +52,18 @@ def parameters(name: Name) -> Iterator[str]:
 
 def parameter_of(text: str) -> list[str]:
     return re.findall(r"^\s*([a-z]\w*)", text)
+
+
+def test_a_class_whose_docstring_says_where_to_get_it_shows_no_constructor() -> None:
+    names = {name.path: name for name in public_names("hookonce.receiver")}
+    assert names["DeadLetters"].signature == ""
+    assert names["Gap"].signature != ""
+    assert "Get it from ``Receiver.dead``." in reference()
+
+
+def test_members_of_a_base_class_and_names_of_another_module_are_listed_once() -> None:
+    names = {name.path: name for name in public_names("hookonce")}
+    assert names["Receiver"].contracts == ("Router",)
+    assert "Receiver.on" not in names
+    assert reference().count("    async check() -> Readiness\n") == 1
+    assert "    Receiver\n        See hookonce.\n" in reference()

@@ -17,7 +17,7 @@ from hookonce.clock import Clock, system_clock
 from hookonce.delivery.limits import Limits
 from hookonce.emulator import Chaos, DeliveryAttempt, Disturbance, EmulatedService, VirtualClock
 from hookonce.emulator.chaos import _LAST_KEPT_OUT as KEPT_OUT
-from hookonce.emulator.chaos import Plan
+from hookonce.emulator.chaos import Plan, moments_of, plan_of
 from hookonce.events import CommentReceived
 from hookonce.verification.secrets import new_secret
 
@@ -115,11 +115,11 @@ def accepted(one: Received, secret: str = SECRET) -> bool:
 def test_a_disturbance_depends_only_on_the_seed_the_delivery_and_the_attempt() -> None:
     chaos = Chaos(0.5)
     places = [(delivery, attempt) for delivery in range(1, 80) for attempt in range(1, 10)]
-    plans = [chaos.plan(5, *place) for place in places]
-    assert plans == [chaos.plan(5, *place) for place in places]
-    backwards = [Chaos(0.5).plan(5, *place) for place in reversed(places)]
+    plans = [plan_of(chaos, 5, *place) for place in places]
+    assert plans == [plan_of(chaos, 5, *place) for place in places]
+    backwards = [plan_of(Chaos(0.5), 5, *place) for place in reversed(places)]
     assert plans == backwards[::-1], "not on the order of asking"
-    assert plans != [chaos.plan(6, *place) for place in places]
+    assert plans != [plan_of(chaos, 6, *place) for place in places]
     assert {plan.disturbance for plan in plans} == (set(Disturbance) | {None}) - {Disturbance.BURST}
 
 
@@ -131,7 +131,7 @@ async def requests_of(seed: int) -> list[object]:
     async with EmulatedService(
         app, clock=clock, chaos=chaos, seed=seed, on_rotation=rotated.append
     ) as service:
-        for _ in chaos.moments(service.seed, 60, 1):
+        for _ in moments_of(chaos, service.seed, 60, 1):
             await service.emit("comment.received")
             await service.advance(seconds=1)
         await service.settle()
@@ -161,14 +161,14 @@ def test_a_rate_is_a_probability(rate: float) -> None:
 
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.7, 1.0])
 def test_the_rate_determines_how_many_attempts_are_disturbed(rate: float) -> None:
-    plans = [Chaos(rate).plan(1, delivery, 1) for delivery in range(3000)]
+    plans = [plan_of(Chaos(rate), 1, delivery, 1) for delivery in range(3000)]
     share = sum(plan.disturbance is not None for plan in plans) / len(plans)
     assert share == pytest.approx(rate, abs=0.03)
 
 
 @pytest.mark.parametrize("kind", Disturbance)
 def test_only_chosen_kinds_happen(kind: Disturbance) -> None:
-    plans = [only(kind).plan(1, delivery, 1) for delivery in range(200)]
+    plans = [plan_of(only(kind), 1, delivery, 1) for delivery in range(200)]
     expected = None if kind is Disturbance.BURST else kind
     assert {plan.disturbance for plan in plans} == {expected}
 
@@ -178,7 +178,7 @@ def test_attempts_from_the_fourth_on_always_arrive(kind: Disturbance) -> None:
     """An event that is not handled after nine attempts is the receiver's fault."""
     assert 1 < KEPT_OUT < 8
     for attempt in range(KEPT_OUT + 1, 10):
-        plan = only(kind).plan(1, 1, attempt)
+        plan = plan_of(only(kind), 1, 1, attempt)
         assert not plan.loses_answer
         assert not plan.is_tampered
         assert (plan.skew_seconds, plan.delay_seconds, plan.network.breaks) == (0, 0, None)
@@ -448,7 +448,7 @@ async def test_a_flood_is_refused_and_genuine_requests_get_through() -> None:
 
 def test_a_burst_has_many_events_at_once_and_the_same_average() -> None:
     chaos = only(Disturbance.BURST)
-    moments = list(chaos.moments(1, 2000, per_second=10))
+    moments = list(moments_of(chaos, 1, 2000, per_second=10))
     assert len(moments) == 2000
     assert moments == sorted(moments)
     sizes = Counter(moments)
@@ -456,10 +456,16 @@ def test_a_burst_has_many_events_at_once_and_the_same_average() -> None:
     assert max(sizes.values()) <= 40
     assert Counter(sizes.values())[1] > 50, "most are alone"
     assert moments[-1] == pytest.approx(200, abs=5)
-    assert moments == list(chaos.moments(1, 2000, per_second=10))
-    assert moments != list(chaos.moments(2, 2000, per_second=10))
-    assert list(Chaos(1, frozenset({Disturbance.RESET})).moments(1, 5, 2)) == [0, 0.5, 1, 1.5, 2]
-    assert list(chaos.moments(1, 0, 1)) == []
+    assert moments == list(moments_of(chaos, 1, 2000, per_second=10))
+    assert moments != list(moments_of(chaos, 2, 2000, per_second=10))
+    assert list(moments_of(Chaos(1, frozenset({Disturbance.RESET})), 1, 5, 2)) == [
+        0,
+        0.5,
+        1,
+        1.5,
+        2,
+    ]
+    assert list(moments_of(chaos, 1, 0, 1)) == []
 
 
 # What needs real time or a real connection
@@ -489,8 +495,8 @@ class InPieces(Recorder):
 async def test_a_slow_connection_brings_the_body_in_pieces() -> None:
     app = InPieces()
     chaos = only(Disturbance.SLOW_CONNECTION)
-    seed = next(n for n in range(1000) if 0.2 < chaos.plan(n, 1, 1).network.body_seconds < 0.4)
-    expected = chaos.plan(seed, 1, 1).network.body_seconds
+    seed = next(n for n in range(1000) if 0.2 < plan_of(chaos, n, 1, 1).network.body_seconds < 0.4)
+    expected = plan_of(chaos, seed, 1, 1).network.body_seconds
     async with serving(app) as site:
         for target in (app, f"{site.url}/webhooks"):
             async with EmulatedService(target, speed=1, chaos=chaos, seed=seed) as service:
@@ -510,8 +516,8 @@ async def test_a_body_that_is_too_slow_is_retried_and_handled() -> None:
     seed = next(
         n
         for n in range(1000)
-        if 0.2 < chaos.plan(n, 1, 1).network.body_seconds < 0.5
-        and chaos.plan(n, 1, 2).disturbance is None
+        if 0.2 < plan_of(chaos, n, 1, 1).network.body_seconds < 0.5
+        and plan_of(chaos, n, 1, 2).disturbance is None
     )
     async with (
         serving(handling.receiver) as site,
@@ -542,7 +548,7 @@ async def test_a_slow_connection_takes_no_time_if_time_stands_still() -> None:
 def test_delays_cover_the_documented_range(
     kind: Disturbance, seconds_of: Callable[[Plan], float], most: float
 ) -> None:
-    waits = [seconds_of(only(kind).plan(1, delivery, 1)) for delivery in range(500)]
+    waits = [seconds_of(plan_of(only(kind), 1, delivery, 1)) for delivery in range(500)]
     assert 0 < min(waits) < most / 10
     assert 0.95 * most < max(waits) <= most
 
@@ -606,7 +612,7 @@ async def test_a_receiver_handles_300_events_once_each_whatever_happens(seed: in
     ) as service:
         ids = []
         began = service.now.timestamp()
-        for moment in chaos.moments(seed, 300, per_second=0.5):
+        for moment in moments_of(chaos, seed, 300, per_second=0.5):
             await service.advance(seconds=max(0.0, began + moment - service.now.timestamp()))
             ids.append((await service.emit(CommentReceived)).id)
         await service.settle()

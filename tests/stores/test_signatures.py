@@ -1,4 +1,4 @@
-"""An editor and the list of public names show a store's calls as its contract names them."""
+"""A store's calls are those of its contracts, and the list of public names has them there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hookonce.guide.reference import MODULES, public_names
+from hookonce.guide.reference import public_names
 from hookonce.stores.activity import ActivityStore
 from hookonce.stores.applications import RegisteringStore
 from hookonce.stores.memory import MemoryStore
@@ -21,12 +21,12 @@ PROMISED: dict[type[Any], tuple[type[Any], ...]] = {
     SQLiteStore: (InboxStore, RegisteringStore, ActivityStore),
     RedisStore: (InboxStore, RegisteringStore, ActivityStore),
 }
-LISTED = {
-    name.path
-    for module in MODULES
-    if module.startswith("hookonce.stores.")
-    for name in public_names(module)
+OWN_CALLS: dict[type[Any], set[str]] = {
+    MemoryStore: set(),
+    SQLiteStore: {"backup"},
+    RedisStore: {"server_times"},
 }
+LISTED = {name.path for name in public_names("hookonce.stores")}
 
 
 def calls() -> Iterator[Any]:
@@ -47,4 +47,17 @@ def test_a_call_takes_what_its_contract_says(
     store: type[Any], protocol: type[Any], name: str
 ) -> None:
     assert parameters(store, name) == parameters(protocol, name)
-    assert f"{store.__name__}.{name}" in LISTED
+    assert {f"{base.__name__}.{name}" for base in protocol.__mro__} & LISTED
+
+
+@pytest.mark.parametrize("store", PROMISED)
+def test_the_list_of_public_names_shows_the_contracts_of_a_store_and_not_their_calls(
+    store: type[Any],
+) -> None:
+    module = store.__module__.removesuffix(".store")
+    shown, *members = [
+        name for name in public_names(module) if name.path.partition(".")[0] == store.__name__
+    ]
+    promised = {protocol.__name__ for protocol in PROMISED[store]}
+    assert promised | {"ReconcilingStore"} == set(shown.contracts)
+    assert {member.name for member in members} == OWN_CALLS[store]

@@ -23,11 +23,11 @@ from hookonce.operations.doctor import (
     Subject,
     endpoint_findings,
     examine,
-    examine_site,
     router_findings,
     subjects_in,
 )
 from hookonce.operations.doctor.findings import error_text, fault
+from hookonce.operations.doctor.site import examine_site
 
 from .ending import end_with_its_threads
 from .loading import factory_option, import_named, receivers_of

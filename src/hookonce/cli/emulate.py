@@ -11,6 +11,7 @@ import click
 import httpx2
 
 from hookonce.emulator import FLOWS, Chaos, Disturbance, EmulatedService, WorkspaceData
+from hookonce.emulator.chaos import moments_of
 from hookonce.emulator.rules import SUBSCRIBABLE
 
 from .attempts import Tally, print_report
@@ -166,7 +167,7 @@ def emulate(
     except ValueError as error:
         raise CannotBegin(str(error)) from None
     count = 0 if is_quiet else events or sys.maxsize
-    moments = chaos.moments(service.seed, count, rate)
+    moments = moments_of(chaos, service.seed, count, rate)
     emitter = PacedEmitter(service, moments, waits=port is not None)
     emitting = partial(emit_all, emitter, service.seed, flow=flow, types=types)
     many = f"{events} events" if events else "events without end"

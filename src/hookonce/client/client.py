@@ -26,7 +26,10 @@ class _Me(Resource):
 
 
 class Channels:
-    """Operations on channels (interface, Endpoints: Channels); each raises ``ClientError``."""
+    """Operations on channels (interface, Endpoints: Channels); each raises ``ClientError``.
+
+    Get it from ``Client.channels``.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

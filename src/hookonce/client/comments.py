@@ -15,7 +15,10 @@ class _Replied(Resource):
 
 
 class Comments:
-    """Operations on comments; each raises ``ClientError``."""
+    """Operations on comments; each raises ``ClientError``.
+
+    Get it from ``Client.comments``.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

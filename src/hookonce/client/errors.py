@@ -103,6 +103,8 @@ class UploadError(ClientError):
 class ApiError(ClientError):
     """The service refused a request (interface, Errors).
 
+    The attributes from ``code`` to ``details`` come from the ``body`` of the answer.
+
     Attributes:
         method: the HTTP method.
         path: the path without its query.

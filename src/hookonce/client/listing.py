@@ -38,6 +38,8 @@ def texts(name: str, values: Iterable[str]) -> list[str]:
 class Listing(Generic[R]):
     """A collection: ``async for`` yields each item and requests a page when it needs one.
 
+    Get it from the ``list`` methods of a client.
+
     A second iteration starts again at the first page.
     """
 

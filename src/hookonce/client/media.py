@@ -50,7 +50,10 @@ class _Upload(Resource):
 
 
 class MediaLibrary:
-    """Operations on media; each raises ``ClientError``."""
+    """Operations on media; each raises ``ClientError``.
+
+    Get it from ``Client.media``.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -41,7 +41,10 @@ class _Published(Resource):
 
 
 class Posts:
-    """Operations on posts; each raises ``ClientError``."""
+    """Operations on posts; each raises ``ClientError``.
+
+    Get it from ``Client.posts``.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -29,7 +29,10 @@ class _Anything(Resource):
 
 
 class Webhooks:
-    """Operations on webhook endpoints; each raises ``ClientError``."""
+    """Operations on webhook endpoints; each raises ``ClientError``.
+
+    Get it from ``Client.webhooks``.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

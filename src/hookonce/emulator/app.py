@@ -22,6 +22,8 @@ from .workspace import WorkspaceState
 class App:
     """The app of an emulated service.
 
+    Get it from ``EmulatedService.app``.
+
     An action that the state of a post does not allow raises a ``RefusedError`` with the code of the
     API's answer. An unknown id raises LookupError.
 

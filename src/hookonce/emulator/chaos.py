@@ -112,45 +112,6 @@ class Chaos:
         if not 0 <= self.rate <= 1:
             raise ValueError(f"rate is a probability from 0 to 1, not {self.rate!r}")
 
-    def plan(self, seed: int, delivery: int, attempt: int) -> Plan:
-        """Return the plan of an attempt.
-
-        Args:
-            seed: determines every random draw.
-            delivery: the number of the delivery, from 1.
-            attempt: the number of the attempt, from 1.
-        """
-        random = Random(f"{seed}:{delivery}:{attempt}")  # noqa: S311 - chaos is no secret
-        hit = random.random() < self.rate
-        kinds = sorted(self.kinds & _DRAWN.keys())
-        if not (hit and kinds):
-            return UNDISTURBED
-        kind = random.choice(kinds)
-        if (kind in _KEEPS_OUT and attempt > _LAST_KEPT_OUT) or (
-            kind in _FIRST_ONLY and attempt > 1
-        ):
-            return UNDISTURBED
-        return _DRAWN[kind](kind, random)
-
-    def moments(self, seed: int, count: int, per_second: float) -> Iterator[float]:
-        """Yield the moment of each event, in seconds from the start, in order.
-
-        Args:
-            seed: determines the bursts.
-            count: how many events.
-            per_second: how many events on average; a pause follows each burst.
-        """
-        random = Random(f"{seed}:moments")  # noqa: S311 - chaos is no secret
-        bursts = Disturbance.BURST in self.kinds
-        number = 0
-        while number < count:
-            size = 1
-            if bursts and random.random() < self.rate / 10:
-                size = random.randint(2, _LONGEST_BURST)
-            for _ in range(min(size, count - number)):
-                yield number / per_second
-            number += size
-
 
 _DRAWN: Mapping[Disturbance, Callable[[Disturbance, Random], Plan]] = {
     Disturbance.DUPLICATE: lambda kind, r: Plan(kind, copy_after_seconds=r.uniform(0, 120)),
@@ -167,3 +128,44 @@ _DRAWN: Mapping[Disturbance, Callable[[Disturbance, Random], Plan]] = {
     Disturbance.FLOOD: lambda kind, r: Plan(kind, forgeries=r.randint(10, 40)),
 }
 """Draws the plan of an attempt, by kind; a burst is not here, since it affects a series."""
+
+
+def plan_of(chaos: Chaos, seed: int, delivery: int, attempt: int) -> Plan:
+    """Return the plan of an attempt.
+
+    Args:
+        chaos: how often deliveries are disturbed, and how.
+        seed: determines every random draw.
+        delivery: the number of the delivery, from 1.
+        attempt: the number of the attempt, from 1.
+    """
+    random = Random(f"{seed}:{delivery}:{attempt}")  # noqa: S311 - chaos is no secret
+    hit = random.random() < chaos.rate
+    kinds = sorted(chaos.kinds & _DRAWN.keys())
+    if not (hit and kinds):
+        return UNDISTURBED
+    kind = random.choice(kinds)
+    if (kind in _KEEPS_OUT and attempt > _LAST_KEPT_OUT) or (kind in _FIRST_ONLY and attempt > 1):
+        return UNDISTURBED
+    return _DRAWN[kind](kind, random)
+
+
+def moments_of(chaos: Chaos, seed: int, count: int, per_second: float) -> Iterator[float]:
+    """Yield the moment of each event, in seconds from the start, in order.
+
+    Args:
+        chaos: whether there are bursts, and how often.
+        seed: determines the bursts.
+        count: how many events.
+        per_second: how many events on average; a pause follows each burst.
+    """
+    random = Random(f"{seed}:moments")  # noqa: S311 - chaos is no secret
+    bursts = Disturbance.BURST in chaos.kinds
+    number = 0
+    while number < count:
+        size = 1
+        if bursts and random.random() < chaos.rate / 10:
+            size = random.randint(2, _LONGEST_BURST)
+        for _ in range(min(size, count - number)):
+            yield number / per_second
+        number += size

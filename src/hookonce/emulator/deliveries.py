@@ -13,7 +13,7 @@ from random import Random
 
 from ..clock import utc
 from ..sender import LOG_SECONDS, RETRY_JITTER, RETRY_SECONDS
-from .chaos import UNDISTURBED, Chaos, Plan
+from .chaos import UNDISTURBED, Chaos, Plan, plan_of
 from .records import (
     DeliveryAttempt,
     DeliveryRow,
@@ -127,7 +127,7 @@ class Deliveries:
     def _plan_for(self, row: DeliveryRow, attempt: int) -> Plan:
         if self._chaos is None or row.is_test:
             return UNDISTURBED
-        return self._chaos.plan(self._seed, row.number, attempt)
+        return plan_of(self._chaos, self._seed, row.number, attempt)
 
     async def _attempt(self, row: DeliveryRow) -> None:
         if row.status is not DeliveryStatus.PENDING:

@@ -80,6 +80,8 @@ class Faults:
 class FaultInjection:
     """Injects faults into an emulated service.
 
+    Get it from ``EmulatedService.faults``.
+
     Args:
         channels: the ids of the workspace's channels.
         faults: receives the faults.

@@ -51,7 +51,7 @@ from .storage import Storage
 from .timeline import FrozenTime, ServiceTime, Timeline, TimeSource
 from .transport import InProcess, Transport
 from .wire import Wire
-from .workspace_data import WorkspaceData
+from .workspace_data import WorkspaceData, empty_workspace, fill
 
 Target: TypeAlias = ASGIApp | str
 """A receiver: an application in this process, or a URL."""
@@ -158,7 +158,7 @@ class EmulatedService:
         self._on_rotation = on_rotation
         data = data or WorkspaceData()
         workspace_id = f"ws_{self._random.randbytes(8).hex()}"
-        self.workspace = data.empty_workspace(workspace_id, plan=plan, service=service)
+        self.workspace = empty_workspace(data, workspace_id, plan=plan, service=service)
         self._faults = Faults()
         self.faults = FaultInjection(self.workspace.channels, self._faults)
         wire = Wire(
@@ -447,7 +447,7 @@ class EmulatedService:
         now = self._time.now()
         random = Random(f"{self.seed}:workspace")  # noqa: S311 - no secrets
         generator = EventGenerator(random, clock=self._time.now)
-        data.fill(self.workspace, generator.channels, now, self._new_id)
+        fill(self.workspace, data, generator.channels, now, self._new_id)
         for post in self.workspace.posts.values():
             if post.status == "scheduled" and post.scheduled_at is not None:
                 self._publishing.schedule(post, post.scheduled_at)

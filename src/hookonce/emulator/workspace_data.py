@@ -40,6 +40,9 @@ def _zone(name: str) -> str:
 class WorkspaceData(Described):
     """The description of a workspace; every part is optional.
 
+    Get it from ``WorkspaceData.load``, or from ``WorkspaceData.model_validate`` for a mapping.
+    Each attribute is a field of the description, where its name is written ``likeThis``.
+
     Attributes:
         id: the workspace's id in events.
         name: the name for people.
@@ -115,64 +118,70 @@ class WorkspaceData(Described):
         except ValidationError as error:
             raise ValueError(_problems(error)) from None
 
-    def empty_workspace(self, default_id: str, *, plan: str | None, service: str) -> WorkspaceState:
-        """Return the state of the workspace without channels, media, posts and comments.
 
-        Args:
-            default_id: the workspace's id if the description has none.
-            plan: replaces the described plan, unless it is None.
-            service: the name in the service's own headers and keys.
+def empty_workspace(
+    data: WorkspaceData, default_id: str, *, plan: str | None, service: str
+) -> WorkspaceState:
+    """Return the state of a described workspace without channels, media, posts and comments.
 
-        Raises:
-            ValueError: there is no such plan.
-        """
-        return WorkspaceState(
-            id=self.id or default_id,
-            plan=plan or self.plan,
-            service=service,
-            name=self.name,
-            slug=self.slug,
-            timezone=self.timezone,
-            allowances=Allowances(**self.limits.model_dump(exclude={"requests_left"})),
-        )
+    Args:
+        data: the description.
+        default_id: the workspace's id if the description has none.
+        plan: replaces the described plan, unless it is None.
+        service: the name in the service's own headers and keys.
 
-    def fill(
-        self,
-        workspace: WorkspaceState,
-        channels: Sequence[Channel],
-        now: float,
-        new_id: Callable[[str], str],
-    ) -> None:
-        """Add the channels, media, posts and comments to a workspace.
+    Raises:
+        ValueError: there is no such plan.
+    """
+    return WorkspaceState(
+        id=data.id or default_id,
+        plan=plan or data.plan,
+        service=service,
+        name=data.name,
+        slug=data.slug,
+        timezone=data.timezone,
+        allowances=Allowances(**data.limits.model_dump(exclude={"requests_left"})),
+    )
 
-        Args:
-            workspace: the state that ``empty_workspace`` returned.
-            channels: the channels if the description has none.
-            now: Unix seconds.
-            new_id: makes an id, given its prefix.
 
-        Raises:
-            ValueError: a post or comment names an unknown channel.
-        """
-        if self.channels is None:
-            rows = [ChannelRow(channel, slots_of()) for channel in channels]
-        else:
-            rows = [channel.row() for channel in self.channels]
-        workspace.channels.update({row.id: row for row in rows})
-        for media in self.media:
-            workspace.media[media.id] = media.row(workspace.next_number(), now)
-        for post in sorted(self.posts, key=lambda one: unix_seconds_or(one.created_at, now)):
-            try:
-                row = post.row(workspace.next_number(), now, workspace.channels, new_id)
-            except KeyError as error:
-                raise ValueError(f"there is no channel {error}") from None
-            workspace.posts[post.id] = row
-        for comment in self.comments:
-            channel = workspace.channels.get(comment.channel_id)
-            if channel is None:
-                raise ValueError(f"there is no channel {comment.channel_id!r}")
-            received = ReceivedComment(platform=channel.platform, **comment.model_dump())
-            workspace.keep_comment(received, now)
+def fill(
+    workspace: WorkspaceState,
+    data: WorkspaceData,
+    channels: Sequence[Channel],
+    now: float,
+    new_id: Callable[[str], str],
+) -> None:
+    """Add the described channels, media, posts and comments to a workspace.
+
+    Args:
+        workspace: the state that ``empty_workspace`` returned.
+        data: the description.
+        channels: the channels if the description has none.
+        now: Unix seconds.
+        new_id: makes an id, given its prefix.
+
+    Raises:
+        ValueError: a post or comment names an unknown channel.
+    """
+    if data.channels is None:
+        rows = [ChannelRow(channel, slots_of()) for channel in channels]
+    else:
+        rows = [channel.row() for channel in data.channels]
+    workspace.channels.update({row.id: row for row in rows})
+    for media in data.media:
+        workspace.media[media.id] = media.row(workspace.next_number(), now)
+    for post in sorted(data.posts, key=lambda one: unix_seconds_or(one.created_at, now)):
+        try:
+            row = post.row(workspace.next_number(), now, workspace.channels, new_id)
+        except KeyError as error:
+            raise ValueError(f"there is no channel {error}") from None
+        workspace.posts[post.id] = row
+    for comment in data.comments:
+        channel = workspace.channels.get(comment.channel_id)
+        if channel is None:
+            raise ValueError(f"there is no channel {comment.channel_id!r}")
+        received = ReceivedComment(platform=channel.platform, **comment.model_dump())
+        workspace.keep_comment(received, now)
 
 
 def _yaml(text: str) -> object:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -56,16 +56,15 @@ MODULES: dict[str, tuple[str, ...]] = {
 }
 """The public modules, and their public names; an empty tuple stands for ``__all__``."""
 
-MADE_HERE = {
-    *("Channels", "Comments", "Listing", "MediaLibrary", "Posts", "Webhooks"),
-    *("ApiError", "ConflictError", "InternalError", "LimitError", "NotFoundError"),
-    *("PermissionDeniedError", "PlatformError", "ValidationFailedError"),
-    *("App", "DeadLetters", "Expectation", "FaultInjection", "WaitingEvents"),
-}
-"""Classes whose objects only this package makes: their constructors are not public."""
+GET_FROM = "Get it from "
+"""Begins the paragraph of a docstring that says where to get an object of a class.
+
+The constructor of such a class is not public.
+"""
 
 _WIDTH = 96
 _INDENT = "    "
+_FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 _ENUMS = {"Enum", "StrEnum", "IntEnum"}
 
 
@@ -78,6 +77,8 @@ class Name:
         signature: the parameters; the values of an enumeration; empty for a constant.
         doc: the docstring, or the text below a constant; may be empty.
         home: the module that defines it, where the names in its signature have their meaning.
+        contracts: the listed classes whose members a class also has; they are not listed again.
+        is_async: whether a call must be awaited.
         is_member: whether the name belongs to a class.
     """
 
@@ -85,7 +86,14 @@ class Name:
     signature: str
     doc: str
     home: str
+    contracts: tuple[str, ...] = ()
+    is_async: bool = False
     is_member: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of a member without its class."""
+        return self.path.rpartition(".")[2]
 
     @property
     def summary(self) -> str:
@@ -100,8 +108,16 @@ def reference() -> str:
         "A name that is not listed here is not public: it may change in any version.\n"
         "The docstrings, which an editor shows, say more.\n"
     )
+    listed_in: dict[tuple[str, str], str] = {}
     for module in MODULES:
-        entries = [_entry(name) for name in public_names(module)]
+        entries, first = [], module
+        for name in public_names(module):
+            if not name.is_member:
+                first = listed_in.setdefault((name.home, name.path), module)
+            if first == module:
+                entries.append(_entry(name))
+            elif not name.is_member:
+                entries.append(f"{_INDENT}{name.path}\n{_INDENT * 2}See {first}.\n")
         text += f"\n## {module}\n\n" + "\n".join(entries)
     return text
 
@@ -109,24 +125,39 @@ def reference() -> str:
 def public_names(module: str) -> Iterator[Name]:
     """Yield the public names of a module, each class followed by its public members.
 
+    Members that a listed base class has, or a contract of the package above (a listed ``Protocol``
+    whose calls the class has), are listed there alone.
+
     Args:
         module: a key of ``MODULES``.
     """
-    for name in MODULES[module] or _exported(module):
+    for name in _names(module):
         home, node, doc = definition(module, name)
-        yield Name(name, _signature(home, node), doc, home)
-        if isinstance(node, ast.ClassDef):
-            yield from _members(name, home, node)
+        if not isinstance(node, ast.ClassDef):
+            yield Name(name, _signature(home, node), doc, home, is_async=_is_async(node))
+            continue
+        members = list(_members(name, home, node))
+        contracts = _contracts(module, home, node, members)
+        elsewhere = _listed_elsewhere(node, contracts.values())
+        yield Name(name, _signature(home, node), doc, home, contracts=tuple(contracts))
+        yield from (member for member in members if member.name not in elsewhere)
 
 
 def _entry(name: Name) -> str:
     indent = _INDENT * (2 if name.is_member else 1)
-    call = name.path.rpartition(".")[2] if name.is_member else name.path
-    lines = textwrap.wrap(
-        call + name.signature, _WIDTH - len(indent), subsequent_indent=_INDENT * 2
-    )
-    lines += [_INDENT + line for line in textwrap.wrap(name.summary, _WIDTH - len(indent) - 4)]
+    call = ("async " if name.is_async else "") + name.name + name.signature
+    lines = textwrap.wrap(call, _WIDTH - len(indent), subsequent_indent=_INDENT * 2)
+    texts = [name.summary, *_origin(name.doc)]
+    if name.contracts:
+        texts.append(f"It also has the members of {', '.join(name.contracts)}.")
+    for text in texts:
+        lines += [_INDENT + line for line in textwrap.wrap(text, _WIDTH - len(indent) - 4)]
     return "".join(f"{indent}{line}\n" for line in lines)
+
+
+def _origin(doc: str) -> list[str]:
+    """Return the paragraph that says where to get an object, if there is one, as one line."""
+    return [" ".join(part.split()) for part in doc.split("\n\n") if part.startswith(GET_FROM)]
 
 
 @cache
@@ -137,6 +168,10 @@ def _tree(module: str) -> ast.Module:
         *parents, last = module.split(".")[1:]
         file = files("hookonce").joinpath(*parents, f"{last}.py")
     return ast.parse(file.read_text("utf-8"))
+
+
+def _names(module: str) -> Sequence[str]:
+    return MODULES[module] or _exported(module)
 
 
 def _exported(module: str) -> list[str]:
@@ -209,21 +244,97 @@ def _signature(module: str, node: ast.stmt) -> str:
         return ""
     if _ENUMS & _bases(node):
         return ": " + ", ".join(_values(node))
-    if node.name in MADE_HERE:
+    if _origin(ast.get_docstring(node) or ""):
         return ""
     fields: dict[str, str] = {}
-    for _, parent in reversed([(module, node), *_ancestors(module, node)]):
-        for part in parent.body:
-            if isinstance(part, ast.FunctionDef) and part.name == "__init__":
-                fields = {"": _call(part, method=True, returns=False)}
-            elif isinstance(part, ast.AnnAssign) and "" not in fields:
+    for home, owner in [(module, node), *_ancestors(module, node)]:
+        if (constructor := _constructor(owner)) is not None:
+            is_listed_there = owner is not node and (home, owner.name) in _listed_classes()
+            return "" if is_listed_there else _call(constructor, method=True, returns=False)
+    for _, owner in reversed([(module, node), *_ancestors(module, node)]):
+        for part in owner.body:
+            if isinstance(part, ast.AnnAssign):
                 fields |= _field(part)
-    if "" in fields:
-        return fields[""]
     shown = list(fields.values())
     if shown and "kw_only=True" in "".join(map(ast.unparse, node.decorator_list)):
         shown.insert(0, "*")
     return f"({', '.join(shown)})" if shown else ""
+
+
+@cache
+def _listed_classes() -> dict[tuple[str, str], str]:
+    """Return the names of the listed classes, by the module and the name of their definition."""
+    found = {}
+    for module in MODULES:
+        for name in _names(module):
+            home, node, _ = definition(module, name)
+            if isinstance(node, ast.ClassDef):
+                found[home, node.name] = name
+    return found
+
+
+def _contracts(
+    module: str, home: str, node: ast.ClassDef, members: Iterable[Name]
+) -> dict[str, tuple[str, ast.ClassDef]]:
+    """Return the listed classes whose members a class has, by name, without bases of others."""
+    listed = _listed_classes()
+    found = [base for base in _ancestors(home, node) if (base[0], base[1].name) in listed]
+    package = module.rpartition(".")[0]
+    if package in MODULES and package != "hookonce":
+        calls = {(member.name, member.is_async) for member in members}
+        for name in _names(package):
+            contract_home, contract, _ = definition(package, name)
+            if not (isinstance(contract, ast.ClassDef) and _is_protocol(contract)):
+                continue
+            asked = {
+                (member.name, member.is_async)
+                for member in _members("", contract_home, contract)
+                if member.signature.startswith("(")
+            }
+            if asked and asked <= calls:
+                found.append((contract_home, contract))
+    bases = {base.name for one in found for _, base in _ancestors(*one)}
+    return {
+        base.name: (base_home, base)
+        for base_home, base in found
+        if base.name not in bases and (_constructor(base) or any(_members("", base_home, base)))
+    }
+
+
+def _listed_elsewhere(
+    node: ast.ClassDef, contracts: Iterable[tuple[str, ast.ClassDef]]
+) -> set[str]:
+    """Return the members of a class that are listed at its contracts.
+
+    A class that implements a protocol says nothing new about its members. Another subclass may.
+    """
+    own = {part.name for part in node.body if isinstance(part, _FUNCTIONS)}
+    names: set[str] = set()
+    for home, contract in contracts:
+        members = {member.name for member in _members("", home, contract)}
+        is_implemented = _is_protocol(contract) and not _is_protocol(node)
+        names |= members if is_implemented else members - own
+    return names
+
+
+def _constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            return part
+    return None
+
+
+def _is_protocol(node: ast.ClassDef) -> bool:
+    return any(base.partition("[")[0] == "Protocol" for base in _bases(node))
+
+
+def _is_async(node: ast.stmt) -> bool:
+    """Return whether a call gives an awaitable: not if it gives a context manager."""
+    return isinstance(node, ast.AsyncFunctionDef) and "asynccontextmanager" not in _marks(node)
+
+
+def _marks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    return {ast.unparse(one).partition("(")[0] for one in node.decorator_list}
 
 
 def _field(node: ast.AnnAssign) -> dict[str, str]:
@@ -272,11 +383,11 @@ def _members(path: str, module: str, node: ast.ClassDef) -> Iterator[Name]:
     seen: set[str] = set()
     for home, owner in [(module, node), *_ancestors(module, node)]:
         for part in owner.body:
-            if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+            if not isinstance(part, _FUNCTIONS):
                 continue
             if part.name.startswith("_") or part.name in seen:
                 continue
-            marks = {ast.unparse(one).partition("(")[0] for one in part.decorator_list}
+            marks = _marks(part)
             if any(one.endswith(".setter") for one in marks) or "overload" in marks:
                 continue
             seen.add(part.name)
@@ -286,4 +397,11 @@ def _members(path: str, module: str, node: ast.ClassDef) -> Iterator[Name]:
                 signature = f": {answer}"
             else:
                 signature = _call(part, method="staticmethod" not in marks)
-            yield Name(f"{path}.{part.name}", signature, doc, home, is_member=True)
+            yield Name(
+                f"{path}.{part.name}",
+                signature,
+                doc,
+                home,
+                is_async=_is_async(part),
+                is_member=True,
+            )

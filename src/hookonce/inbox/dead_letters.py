@@ -21,6 +21,8 @@ from .waiting import since_unix
 class DeadLetters:
     """The dead letters of one endpoint.
 
+    Get it from ``Receiver.dead``.
+
     Args:
         dependencies: the dependencies of the receiver.
         store: holds the dead letters.

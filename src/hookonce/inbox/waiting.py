@@ -20,6 +20,8 @@ def since_unix(since: float | datetime | None) -> float | None:
 class WaitingEvents:
     """The events in the inbox of one endpoint. Every method raises StoreError if the store fails.
 
+    Get it from ``Receiver.waiting``.
+
     Args:
         store: holds the inbox.
         endpoint: the endpoint's name.

@@ -35,6 +35,8 @@ Poll = Callable[[], Awaitable[P | None]]
 class Expectation(Observer, Generic[E, P]):
     """Expects events that arrive in this process while the block lasts.
 
+    Get it from ``Receiver.expecting``.
+
     Use it as an async context manager. It gives each event once, as soon as its delivery is
     verified, before or while handlers run. With a condition it also gives events of the last
     minute, because the condition says which events are meant.

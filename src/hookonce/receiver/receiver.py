@@ -100,7 +100,6 @@ class Receiver(Router):
     Raises:
         SecretError: a secret cannot be used, or there is none.
         ValueError: another argument cannot be used; the message says what to do.
-
     """
 
     def __init__(
@@ -227,7 +226,6 @@ class Receiver(Router):
 
         Raises:
             SecretError: a secret cannot be used, or there is none.
-
         """
         matched = self._wiring.rotation.last_matched()
         return tuple(None if at is None else utc(at) for at in matched)
@@ -239,7 +237,6 @@ class Receiver(Router):
 
         Raises:
             SecretError: a secret cannot be used, or there is none.
-
         """
         return self._wiring.settings.current_secrets()
 
@@ -266,7 +263,6 @@ class Receiver(Router):
         Raises:
             SecretError: a secret cannot be used, or there is none.
             ValueError: another argument cannot be used; the message says what to do.
-
         """
         try:
             settings = self._wiring.settings.replaced(**changes)
@@ -291,7 +287,6 @@ class Receiver(Router):
             headers: a mapping or (name, value) pairs, str or bytes, any case.
             started: when the request arrived, in the event loop's time; the answer budget begins
                 then. Default: now.
-
         """
         return self._wiring.pipeline.handle(body, headers, started=started)
 
@@ -306,7 +301,6 @@ class Receiver(Router):
 
         Raises:
             TypeError: the argument is not an observer; the message says what to do.
-
         """
         self._wiring.observers.add(observer, of=of)
 
@@ -378,7 +372,6 @@ class Receiver(Router):
         Raises:
             TypeError: no class was given, or ``poll_every`` without ``poll``.
             ValueError: a time span is not more than 0.
-
         """
         return Expectation(
             self._wiring.observers,
@@ -425,7 +418,6 @@ class Receiver(Router):
             ClientError: the service does not return its log.
             StoreError: the store cannot be read.
             ValueError: ``since`` has no offset, or does not lie in the past.
-
         """
         await self._wiring.ignored.write()
         found = await compare(
@@ -461,7 +453,6 @@ class Receiver(Router):
                 remember accepted gaps.
             ValueError: an id is not the id of a gap; nothing was recorded.
             StoreError: the store has recorded none or only some of the gaps.
-
         """
         if isinstance(event_ids, str):
             raise TypeError("event_ids takes a list of ids, such as ['evt_1'], not one text")
@@ -498,7 +489,6 @@ class Receiver(Router):
 
         Raises:
             SecretError: a secret cannot be used, or there is none.
-
         """
         body = event.model_dump_json().encode()
         headers = sign(self.current_secrets()[0], event.id, body, timestamp=int(self.clock()))
@@ -509,7 +499,6 @@ class Receiver(Router):
 
         Raises:
             ValueError: the time span is negative or not finite.
-
         """
         return await self._wiring.attempts.idle(span_seconds("seconds", seconds))
 
@@ -522,7 +511,6 @@ class Receiver(Router):
             path: the path for deliveries, for example ``/webhooks``.
             middleware: middleware for these routes alone; if it answers 3xx or 410, a 500 is sent
                 instead.
-
         """
         return delivery_routes(path, self._app, middleware)
 
@@ -537,7 +525,6 @@ class Receiver(Router):
 
         Raises:
             ValueError: the token is too short.
-
         """
         return health_routes(self.recent_check, token=token)
 
@@ -574,7 +561,6 @@ class Receiver(Router):
             LookupError: this receiver has no inbox.
             RuntimeError: this receiver runs a worker already.
             StoreError: the store cannot be opened.
-
         """
         return self._wiring.lifetime.working()
 
@@ -586,7 +572,6 @@ class Receiver(Router):
 
         Raises:
             StoreError: the store cannot be opened.
-
         """
         return self._wiring.lifetime.opened()
 
@@ -622,7 +607,6 @@ def note_unread(receiver: Receiver, outcome: Outcome, seconds: float) -> None:
         receiver: the receiver that the request was for.
         outcome: the answer, for example that the body was too large.
         seconds: how long the answer took.
-
     """
     receiver._wiring.observers.notify(DeliveryAnswered(receiver.endpoint, outcome, seconds))
 

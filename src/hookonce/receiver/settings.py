@@ -28,7 +28,6 @@ class HiddenSecrets:
 
     Raises:
         SecretError: there is no secret, or the provider fails.
-
     """
 
     __slots__ = ("source",)
@@ -50,7 +49,6 @@ class Changes(TypedDict, total=False):
         inbox: the settings of the inbox; None handles events inside the request.
         limits: time limits and sizes.
         clock: Unix time in seconds.
-
     """
 
     secrets: SecretSource
@@ -70,7 +68,6 @@ class ReceiverSettings:
     Raises:
         TypeError: an argument has a wrong type.
         ValueError: an argument cannot be used.
-
     """
 
     secrets: HiddenSecrets
@@ -145,7 +142,6 @@ def opened_store(store: Store | str, retention: float | timedelta | None, clock:
         TypeError: the argument is neither a store nor a URL.
         ValueError: the URL cannot be used, or ``retention`` is given together with a store.
         ImportError: the backend is not installed.
-
     """
     if isinstance(store, str):
         kept = DEFAULT_RETENTION if retention is None else retention

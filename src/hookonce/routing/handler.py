@@ -67,7 +67,6 @@ class Handler:
         ledger: the ledger that records the handler's effects; None without ``within=``. With a
             ledger the function takes the context and begins the transaction itself.
         keyed: the handler's key function; None if it has none.
-
     """
 
     name: str
@@ -104,7 +103,6 @@ class ErrorHook:
         function: the user's callable.
         is_async: whether a call returns an awaitable; other functions run in threads.
         arguments: how many of (error, event, context) the function takes.
-
     """
 
     function: Callable[..., Any]
@@ -144,7 +142,6 @@ def takes_context(function: Callable[..., Any], *given: str) -> bool:
 
     Raises:
         TypeError: the function cannot be a handler.
-
     """
     _check_no_generator(function)
     count, others = len(given), ", ".join(given)

@@ -64,7 +64,6 @@ class Router:
 
     Raises:
         ValueError: two handlers have one name, or two unrelated classes for one event type.
-
     """
 
     def __init__(
@@ -185,7 +184,6 @@ class Router:
             TypeError: the function cannot be called as a handler of these events.
             ValueError: the name is taken, a pattern can match nothing, or options contradict each
                 other.
-
         """
         if not events:
             raise TypeError("on() takes at least one event class, type string or pattern")
@@ -302,7 +300,6 @@ class Router:
 
         Raises:
             ValueError: a name is taken, or one router includes the other already.
-
         """
         if other in self._lineage():
             raise ValueError("a router cannot include itself")

@@ -21,7 +21,6 @@ class HandlerTable:
 
     Raises:
         ValueError: two handlers have one name, or two unrelated classes for one event type.
-
     """
 
     def __init__(

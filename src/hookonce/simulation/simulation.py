@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from pydantic import JsonValue
 
-from ..emulator.chaos import Chaos
+from ..emulator.chaos import Chaos, moments_of
 from ..emulator.generated import EventGenerator
 from ..emulator.records import DeliveryAttempt
 from ..emulator.rules import SUBSCRIBABLE
@@ -315,7 +315,7 @@ class _Simulation:
             size = min(_EVENTS_PER_BURST, events - begin)
             restart_after = self._random.randrange(size)
             started = self._loop.time()
-            moments = self._chaos.moments(self._seed + begin, size, _EVENTS_PER_SECOND)
+            moments = moments_of(self._chaos, self._seed + begin, size, _EVENTS_PER_SECOND)
             restart: asyncio.Task[None] | None = None
             for number, moment in enumerate(moments):
                 await asyncio.sleep(started + moment - self._loop.time())

@@ -123,7 +123,6 @@ def open_store(
     Raises:
         ValueError: the URL names no store, or the retention is too short.
         ImportError: the store needs a package that is not installed.
-
     """
     try:
         return _named(url, retention, clock)
@@ -172,7 +171,6 @@ def sqlite_path(url: str) -> str:
 
     Raises:
         ValueError: the URL does not name a file.
-
     """
     parts = urlsplit(url)
     path = unquote(parts.path)

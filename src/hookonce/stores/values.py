@@ -58,7 +58,6 @@ class Claimed(NamedTuple):
         finished: the handlers that have succeeded in earlier attempts.
         lease: seconds a claim or an extension lasts.
         outstanding: the handlers that an earlier attempt has recorded as failed or not run.
-
     """
 
     key: DeliveryKey
@@ -75,7 +74,6 @@ class InFlight:
 
     Attributes:
         until_unix: the Unix time at which the lease ends unless it is extended.
-
     """
 
     until_unix: float
@@ -131,7 +129,6 @@ class Delivery(NamedTuple):
         event_type: the type in the signed body, or None if the body could not be read.
         received_unix: when it arrived, in Unix seconds.
         body: the raw bytes that were signed.
-
     """
 
     endpoint: str
@@ -174,7 +171,6 @@ class FailedAttempt:
         ended_unix: when it ended, in Unix seconds; if the process ended, the time at which the
             lease ran out.
         error: what failed, as text.
-
     """
 
     number: int
@@ -203,7 +199,6 @@ class DeadLetter:
         is_kept: whether the delivery is only saved, since the sender may still send the event
             again: it does not count as dead before ``buried_at``.
         place: the place in a listing; pass it as ``after`` to go on after this dead letter.
-
     """
 
     delivery: Delivery
@@ -236,7 +231,6 @@ class StoreStats:
         workers: workers that have asked for work within ``WORKER_SECONDS``.
         kept: saved deliveries: the sender may or may not send them again. Deliveries with a running
             attempt are not counted.
-
     """
 
     in_flight: int
@@ -281,7 +275,6 @@ class Batch(NamedTuple):
         fetched: events to handle now.
         next_due_seconds: until another event of the endpoint is due, 0 if one is due now; None if
             no event waits.
-
     """
 
     fetched: tuple[Fetched, ...]
@@ -301,7 +294,6 @@ class Entry:
         history: the last failed attempts, oldest first; a bounded number of them.
         outstanding: the handlers recorded as failed or not run.
         place: as in ``DeadLetter``.
-
     """
 
     delivery: Delivery
@@ -323,7 +315,6 @@ class Entry:
 
         Args:
             now: an aware ``datetime`` or Unix seconds.
-
         """
         if self.in_flight:
             return "in flight"
@@ -340,7 +331,6 @@ class Wanted(TypedDict, total=False):
         handler: a handler that is outstanding.
         since_unix: Unix seconds; events received at that time or later, or for dead letters, those
             that became dead letters at that time or later.
-
     """
 
     endpoint: str | None
@@ -358,7 +348,6 @@ class WantedDeadLetters(Wanted, total=False):
 
     Attributes:
         reason: why an event became a dead letter.
-
     """
 
     reason: DeadReason | None
@@ -371,7 +360,6 @@ class KeyLock(NamedTuple):
         endpoint: the name of the receiving endpoint.
         handler: the handler's name.
         key: the key that the handler's key function returned.
-
     """
 
     endpoint: str
@@ -391,7 +379,6 @@ class Watermark(NamedTuple):
     Attributes:
         created_unix_us: when the event was created, in Unix microseconds.
         event_id: the webhook-id.
-
     """
 
     created_unix_us: int
@@ -414,7 +401,6 @@ class Busy:
 
     Attributes:
         until_unix: the Unix time at which the lease ends unless it is extended.
-
     """
 
     until_unix: float

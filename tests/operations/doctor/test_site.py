@@ -19,9 +19,10 @@ from hookonce.emulator.over_http import OverHttp
 from hookonce.emulator.transport import CALM, Network, OutgoingRequest
 from hookonce.events import WebhookTest
 from hookonce.http.inprocess import Answer
-from hookonce.operations.doctor import Finding, Level, Subject, examine_site
+from hookonce.operations.doctor import Finding, Level, Subject
 from hookonce.operations.doctor import site as site_module
 from hookonce.operations.doctor import unfinished as unfinished_module
+from hookonce.operations.doctor.site import examine_site
 from hookonce.verification.secrets import new_secret
 
 from . import apps

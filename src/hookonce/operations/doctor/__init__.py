@@ -1,14 +1,13 @@
 """The doctor: finds what is wrong with a receiver, and says how to fix it.
 
-``examine`` checks a receiver in this process; ``examine_site`` sends a few test deliveries to the
-server that runs it::
+``examine`` checks a receiver in this process::
 
     for subject in subjects_in(app):
         for finding in await examine(subject):
             print(finding.level, finding.check, finding.found, finding.fix)
 
-Each name is imported at its first use. Every command needs ``subjects_in``, but only
-``hookonce doctor --url`` needs the emulator's transport and its optional dependencies.
+Each name is imported at its first use: every command needs ``subjects_in``, but only the doctor
+needs the checks.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from .examination import examine
     from .findings import Finding, Level
     from .handlers import router_findings
-    from .site import examine_site
     from .storage import endpoint_findings
     from .subjects import Subject, subjects_in
 
@@ -30,7 +28,6 @@ __all__ = [
     "Subject",
     "endpoint_findings",
     "examine",
-    "examine_site",
     "router_findings",
     "subjects_in",
 ]
@@ -41,7 +38,6 @@ _MODULE_OF = {
     "Subject": "subjects",
     "endpoint_findings": "storage",
     "examine": "examination",
-    "examine_site": "site",
     "router_findings": "handlers",
     "subjects_in": "subjects",
 }
