@@ -64,7 +64,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# The modules of the names above, as a type checker sees them there.
+# The module of each name above; it is imported when the name is first used.
 _MODULES = {
     "routing.context": ("Context",),
     "delivery.limits": ("Limits",),
@@ -85,7 +85,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 _PUBLIC_MODULES = {"errors", "events", "operations", "resources", "testing"}
 
 
-if not TYPE_CHECKING:  # or a checker would find every name, misspelt ones too
+if not TYPE_CHECKING:  # else a type checker would accept misspelt names
 
     def __getattr__(name: str) -> object:
         if name in _PUBLIC_MODULES:

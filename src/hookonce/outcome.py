@@ -1,4 +1,4 @@
-"""What became of a delivery, and the answer that says so."""
+"""The result of a delivery, and the answer to the sender."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RETRY_AFTER_SECONDS = RETRY_SECONDS[0]
 
 
 class Reason(StrEnum):
-    """What became of a delivery, as the answer's body names it."""
+    """The result of a delivery, as the answer's body names it."""
 
     HANDLED = "handled"
     DUPLICATE = "duplicate"
@@ -86,7 +86,7 @@ class Outcome:
         return _body(self.status, self.reason)
 
 
-# There are a few dozen different ones, and one goes out with every answer.
+# Every answer has a body, and only a few dozen different bodies exist.
 @lru_cache(maxsize=256)
 def _body(status: int, reason: str) -> bytes:
     if status < HTTPStatus.BAD_REQUEST:

@@ -591,7 +591,7 @@ class ErrorBody(Resource):
     code: str
     kind: ErrorKind
     message: str
-    hint: str | None = None  # what to do next
+    hint: str | None = None  # advice on what to do next
     details: JsonValue = None  # their shape depends on the code
 
 

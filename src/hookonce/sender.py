@@ -15,11 +15,11 @@ ATTEMPTS = 1 + len(RETRY_SECONDS)
 """Limits: Delivery attempts."""
 
 LAST_ATTEMPT_SECONDS = 16 * 3600.0
-"""An attempt so long after the event was created is the last one. By the schedule above, the eighth
-attempt comes at most 11.8 hours after creation, and the ninth at least 20.4 hours after it."""
+"""An attempt so long after the event's creation, or later, is the last one. By the schedule above,
+the eighth attempt comes at most 11.8 hours after creation, and the ninth at least 20.4 hours."""
 
 SCHEDULE_SECONDS = 26 * 3600.0
-"""No attempt comes so long after the event was created: the schedule takes at most 25 hours, and
+"""All attempts come sooner than this after creation: the schedule takes at most 25 hours, and
 one more hour allows for clocks and slow answers."""
 
 DISABLING_SECONDS = 72 * 3600.0

@@ -74,7 +74,7 @@ def application_of(
 
 
 def _beside(named: ASGIApp, routes: Iterable[Route]) -> ASGIApp:
-    """Return an application that answers ``routes`` and leaves all else to the user's."""
+    """Return an application that answers ``routes`` and passes on all other requests."""
     with_routes = application(routes, _no_lifespan, named)
 
     async def whole(scope: Scope, receive: Receive, send: Send) -> None:

@@ -38,7 +38,7 @@ _MODULES = {
 
 
 class _Commands(click.Group):
-    """Ends with one line at a system error, and escapes control characters in every message."""
+    """Ends with one line at a system error, and escapes control characters in messages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *_MODULES])
@@ -70,7 +70,7 @@ class _Commands(click.Group):
 
 
 def _refused(error: Exception) -> OSError | None:
-    """Return the system error that an error is; a group counts if it has nothing else."""
+    """Return the system error: the error itself or the only kind in a group; None otherwise."""
     if isinstance(error, ExceptionGroup):
         refused = [_refused(one) for one in error.exceptions]
         return refused[0] if all(refused) else None

@@ -37,7 +37,7 @@ _MOST_PIPELINED_BYTES = 256 * 1024
 
 _WARNING_SECONDS = 60.0
 
-_OTHER_FILES = 256  # of the store, the log and the interpreter
+_OTHER_FILES = 256  # files of the store, the log and the interpreter
 
 
 class Connections:
@@ -145,18 +145,18 @@ class _Connection(HttpToolsProtocol):
 
     @property
     def sends_body(self) -> bool:
-        """Whether the body of its request is still arriving."""
+        """Whether the body of the current request is still arriving."""
         return self.cycle.more_body and not self.cycle.response_started
 
     def make_room(self) -> None:
-        """Close; answer the request first, if there is one."""
+        """Close the connection; answer its request first, if there is one."""
         if self._is_answering:
             self._close_with(_refusal(OVERLOADED))
         else:
             self.close()
 
     def close(self) -> None:
-        """Close, without waiting for a client that does not read its answer."""
+        """Close the connection, without waiting for a client that does not read its answer."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
@@ -170,7 +170,7 @@ class _Connection(HttpToolsProtocol):
         super().resume_writing()
         self.others.resume_reading(self)
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn's class
         super().connection_made(transport)
         if not self.others.add(self, self.loop.time()):
             self.app = self.others.refuse
@@ -200,7 +200,7 @@ class _Connection(HttpToolsProtocol):
         self._framing_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header field, and drop a trailer: the application could not tell them apart."""
+        """Keep a header field, but drop a trailer: the application would take it for a header."""
         if self._in_head:
             self._check(len(self.headers) < _MOST_FIELDS)
             super().on_header(name, value)
@@ -237,7 +237,7 @@ class _Connection(HttpToolsProtocol):
             raise _ExcessError
 
     def _refuse_excess(self) -> None:
-        """Close; answer first, unless the client still waits for an earlier answer."""
+        """Close the connection; answer first if the client waits for no earlier answer."""
         if self.pipeline or (self._is_answering and self.cycle.response_started):
             self._disconnect()
             self.transport.close()
@@ -245,7 +245,7 @@ class _Connection(HttpToolsProtocol):
             self._close_with(_HEAD_TOO_LARGE)
 
     def _close_with(self, answer: bytes) -> None:
-        """Answer in place of the application, and tell it that the client is gone."""
+        """Answer in place of the application, and report a disconnected client to it."""
         self.transport.write(answer)
         self.transport.close()
         self._disconnect()
@@ -257,11 +257,11 @@ class _Connection(HttpToolsProtocol):
             self._current.message_event.set()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: any client could fill the log."""
+        """Log nothing, because any client could fill the log with this warning."""
 
 
 def allow_files(connections: int) -> None:
-    """Raise this process's limit of open files to what so many connections need, if allowed."""
+    """Raise this process's limit of open files for this many connections, if that is allowed."""
     try:
         import resource  # noqa: PLC0415 - Windows has neither this module nor the limit
     except ImportError:

@@ -172,7 +172,7 @@ async def _discarded(store: InboxStore, key: DeliveryKey) -> str:
 
 
 def _confirm(store_url: str, endpoint: str | None, event_type: str | None) -> None:
-    """Ask a person whether to delete so many dead letters for good."""
+    """Ask the user whether to delete this number of dead letters for good."""
     if not sys.stdin.isatty():
         raise click.UsageError("this discards for good, and nobody can be asked here: add --yes")
 
@@ -244,7 +244,7 @@ class _Replaying:
     async def replay(
         self, receivers: Sequence[Receiver], event_ids: Sequence[str], event_type: str | None
     ) -> None:
-        """Replay these events, or all of a type; if that is interrupted, say how far it came."""
+        """Replay these events, or all of a type; if interrupted, print how many were replayed."""
         left = list(event_ids)
         try:
             for receiver in receivers:

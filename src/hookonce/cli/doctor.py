@@ -63,7 +63,7 @@ def doctor(target: str, url: str | None, *, factory: bool, as_json: bool) -> Non
     """
     host = _host_of(url)
     output = Output(as_json=as_json)
-    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # the findings say it
+    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # the findings report the errors
     # Keep the application's own output out of the report.
     with contextlib.redirect_stdout(sys.stderr):
         subjects = _load(target, url, factory=factory)
@@ -85,7 +85,7 @@ def _host_of(url: str | None) -> str:
         return "testserver"
     try:
         parts = urlsplit(url)
-        _ = parts.port  # reading it checks it
+        _ = parts.port  # the property raises ValueError for a wrong port
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
@@ -102,7 +102,7 @@ def _load(target: str, url: str | None, *, factory: bool) -> tuple[Subject, ...]
         raise click.UsageError(str(error.args[0])) from None
     except ModuleNotFoundError as error:
         return fault("import", f"{module_name} needs {error.name}", "install it")
-    except Exception as error:  # noqa: BLE001 - a module raises what it likes
+    except Exception as error:  # noqa: BLE001 - an imported module may raise anything
         return _import_finding(module_name, error)
     if isinstance(named, Receiver):
         return (Subject(named, named, "/webhooks"),)

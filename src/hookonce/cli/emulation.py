@@ -36,7 +36,7 @@ from .statuses import CannotBegin
 _POLL_SECONDS = 0.05
 
 
-class _AllEmitted(Exception):  # noqa: N818 - not an error: it ends a flow at any place
+class _AllEmitted(Exception):  # noqa: N818 - not an error: raised to end a flow early
     """No event is left to emit."""
 
 
@@ -195,7 +195,7 @@ class Emulation:
             await self._ended.wait()
 
     def _fail(self, error: Exception) -> None:
-        # Raised in the middle of a delivery, the error would be lost.
+        # Keep the error for the end: the delivery that is under way would swallow it.
         self._fault = error
         self._ended.set()
 

@@ -20,8 +20,8 @@ from .statuses import ENDED_BY_SIGNAL, Status
 
 _IDLE_THREAD_SECONDS = 0.2
 
-# How many calls in sequence may find a store that hangs: for handlers that finish, for events that
-# are released, and for the workers.
+# The number of calls that may time out in sequence if the store hangs: for handlers that finish,
+# for events that are released, and for the workers.
 _LAST_CALLS = 10
 
 

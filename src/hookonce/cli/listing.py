@@ -30,14 +30,14 @@ NOT_FOUND = "not found"
 # A store may do nothing else while it reads one page.
 _PAGE = 500
 
-# So many calls at the same time share a commit, or a round trip.
+# Concurrent calls share one commit or one round trip.
 _AT_ONCE = 256
 
-# The store must look at each event that a filter may leave out, so the count ends here.
+# With a filter the store must read every event to count them, so the count ends here.
 _MOST_COUNTED = 1000
 
 ReadPage: TypeAlias = Callable[[str | None, int], Awaitable[Sequence[E]]]
-"""Returns a page of a list, oldest event first: behind a place or from the start, and how many."""
+"""Returns one page of a list, oldest event first, given a place (or None) and a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class EventList(Generic[E]):
     columns: Mapping[str, str]
 
     def pages(self, store: InboxStore, **wanted: object) -> ReadPage[E]:
-        """Return what reads a page of the events that the filters leave."""
+        """Return a function that reads a page of the events that pass the filters."""
         find = self.find(store)
         return lambda after, limit: find(after=after, limit=limit, **wanted)
 

@@ -199,7 +199,7 @@ def import_named(name: str, *, factory: bool = False) -> object:
 
 def _made_by(function: object, attribute: str) -> object:
     if not callable(function):
-        raise LookupError(f"{attribute!r} is not a function; leave out --factory")  # noqa: TRY004 - the name is wrong
+        raise LookupError(f"{attribute!r} is not a function; leave out --factory")  # noqa: TRY004 - a wrong name on the command line
     made = function()
     if inspect.iscoroutine(made):
         made.close()

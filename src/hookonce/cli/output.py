@@ -28,7 +28,7 @@ from hookonce.logs import printable
 _LEAST_LAST = 16
 
 LAYOUT = "\n\t"
-"""The unprintable characters that are printed."""
+"""The unprintable characters that are printed unescaped."""
 
 _RECORDS = f"{__name__}.records"
 """The key in a click context's ``meta`` for the file that JSON is written to."""
@@ -36,7 +36,7 @@ _RECORDS = f"{__name__}.records"
 
 @contextmanager
 def _apart() -> Iterator[IO[str]]:
-    """Yield standard output for records; send all other output to standard error.
+    """Yield standard output for records; redirect all other output to standard error.
 
     User modules and handlers may print. If standard output has a file descriptor, the output of the
     programs that they start goes to standard error too.

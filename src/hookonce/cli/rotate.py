@@ -130,9 +130,9 @@ def changing(file: SecretsFile) -> Iterator[None]:
 
 @contextmanager
 def asking(file: SecretsFile, if_lost: str) -> Iterator[Callable[[str, str], None]]:
-    """Give a function that writes a new secret, and a comment above it, into the locked file.
+    """Yield a function that writes a new secret, with a comment above it, into the locked file.
 
-    Ask the service in the block. Signals that end the command wait until the block has ended.
+    Request the secret inside the block. Signals that end the command wait for the end of the block.
 
     Args:
         file: holds no secret of another endpoint.
@@ -221,7 +221,7 @@ class _Rotation:
         return rotation
 
     async def _rotated(self, client: Client) -> OpenRotation:
-        """Ask for a new secret, and write it into the file before anything else."""
+        """Rotate the secret in the service, and write the new secret into the file at once."""
         count = len(secret_lines(self.file.read()))
         if count > 1:
             raise CannotBegin(

@@ -75,7 +75,7 @@ class SecretsFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other commands from changing files of this folder.
+        """Lock the folder during the block: no other command can change its files.
 
         Raises:
             BlockingIOError: another command holds the lock.
@@ -115,7 +115,7 @@ class SecretsFile:
         return text
 
     def replace(self, text: str, mode: int | None = None) -> None:
-        """Put a new text in the file's place; its owner stays.
+        """Replace the file by one with this text and the same owner.
 
         Args:
             mode: the file's mode; by default it stays, or is 0600 if others could read the file.
@@ -144,7 +144,7 @@ class SecretsFile:
         os.fsync(self._folder)
 
     def prove_replaceable(self) -> None:
-        """Raise now the error that ``replace`` would raise once a new secret is there."""
+        """Check before a rotation that ``replace`` will succeed; raise its error if not."""
         text, is_new = self.read(), not self.path.exists()
         self.replace(text)
         if is_new:
@@ -157,7 +157,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def _give(file: int, user: int, group: int) -> None:
-    """Keep the file readable for the service's user where root replaces it."""
+    """Give a new file the owner of the file that it replaces, so that the service can read it."""
     made = os.fstat(file)
     if (user, group) == (made.st_uid, made.st_gid):
         return

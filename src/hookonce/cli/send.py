@@ -173,7 +173,7 @@ def _posted(
 
 
 def _is_refused(error: BaseException | None) -> bool:
-    """Return whether nobody listened at the port."""
+    """Return whether the connection was refused: no server listens at the port."""
     while error is not None:
         if isinstance(error, ConnectionRefusedError):
             return True

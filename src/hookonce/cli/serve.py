@@ -205,7 +205,7 @@ def serve(
         host=host,
         port=port,
         http=connections.protocol(),
-        ws="none",  # Connections would not count WebSockets
+        ws="none",  # `Connections` does not count WebSockets
         backlog=_BACKLOG,
         log_config=log_settings(log_level, log_format),
         proxy_headers=proxy_headers,
@@ -275,7 +275,7 @@ class _Server(uvicorn.Server):
 
 
 def _check_paths(path: str, inspector_hosts: Sequence[str], *, with_inspector: bool) -> None:
-    """End with the usage if deliveries have the path of something else."""
+    """End with the usage if deliveries have the path of another route."""
     if not path.startswith("/"):
         raise click.BadParameter(f"a path starts with a slash, unlike {path!r}")
     if path.rstrip("/") in HEALTH_PATHS:
@@ -287,7 +287,7 @@ def _check_paths(path: str, inspector_hosts: Sequence[str], *, with_inspector: b
 
 
 def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
-    """End with the usage if a page would show only the process that happens to answer."""
+    """End with the usage if several processes serve a page that shows only one process."""
     if with_inspector:
         raise click.UsageError(
             "--inspector is a page of one process. Leave it out here, and serve it from one more"

@@ -132,7 +132,7 @@ def check_store(url: str) -> None:
     run(open_it())
 
 
-# The name of a receiver, which no URL looks like.
+# MODULE:NAME of a receiver. No URL has this form.
 _TARGET = re.compile(r"[\w.]+:[\w.]+")
 
 

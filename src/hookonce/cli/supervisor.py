@@ -57,7 +57,7 @@ _STARTING_END_SECONDS = 60.0
 
 
 class Member:
-    """The supervisor as one of its processes sees it: the process ends when the supervisor does."""
+    """A process's connection to its supervisor; the process ends when the supervisor ends."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -118,7 +118,7 @@ class _Supervisor:
         self._last_failure = -inf
         self._next_start = -inf
         self._status = 0
-        self._deadline: float | None = None  # of the shutdown, once that has begun
+        self._deadline: float | None = None  # the time limit of the shutdown; None before it
 
     def run(self) -> Member:
         before = {number: signal.signal(number, self._note_signal) for number in _SIGNALS}
@@ -204,7 +204,7 @@ class _Supervisor:
                 _log.error("process %d %s", pid, how)
                 self._status = self._status or 1
         elif not self._has_started:
-            if status not in {Status.FOUND, Status.CANNOT_BEGIN}:  # these have printed the reason
+            if status not in {Status.FOUND, Status.CANNOT_BEGIN}:  # the reason is printed
                 _log.error("process %d %s before it was ready", pid, how)
             self._shut_down(max(1, status))
         elif process.is_stable():

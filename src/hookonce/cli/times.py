@@ -23,7 +23,7 @@ def read_since(
     """Read a time span before now, or a time; a time without an offset is in UTC."""
     if text is None:
         return None
-    with suppress(ValueError):  # before a span: 20261120 is a date
+    with suppress(ValueError):  # try a date first: 20261120 could be a span too
         moment = datetime.fromisoformat(text)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     try:
@@ -38,7 +38,7 @@ def read_since(
 def read_since_seconds(
     context: click.Context, option: click.Parameter, text: str | None
 ) -> float | None:
-    """Read the same as Unix seconds."""
+    """Read a value of ``--since`` as Unix seconds."""
     since = read_since(context, option, text)
     if isinstance(since, timedelta):
         return system_clock() - since.total_seconds()

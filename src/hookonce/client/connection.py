@@ -123,11 +123,12 @@ class Connection:
         allow_http: bool,
         transport: httpx2.AsyncBaseTransport | None,
     ) -> None:
-        self.base_url = base_url.rstrip("/").removesuffix("/v1")  # an operation's path has the /v1
+        self.base_url = base_url.rstrip("/").removesuffix("/v1")  # operations add /v1
         self._allow_http = allow_http
         base = urlsplit(self.base_url)
         self._host, self._scheme = base.hostname or "", base.scheme
-        self._is_inward = _is_inward(self._host)  # a connection to a private address sets it too
+        # A connection to a private address sets it too.
+        self._is_inward = _is_inward(self._host)
         self._key = key
         self._patience = patience
         self._answer_seconds = answer_seconds
@@ -209,7 +210,7 @@ class Connection:
         # Built without the client, which would add its own headers.
         sent = {**given, "content-length": str(size)}
         request = httpx2.Request(method, address, headers=sent, content=file)
-        request.url = address  # the constructor copied it into a URL that shows its path
+        request.url = address  # the constructor replaces our URL by one that shows its path
         is_free = self._is_inward or address.host == self._host
         result = await self._exchange(request, seconds, _Way(request, may_go_inward=is_free))
         if isinstance(result, _NoAnswer):
@@ -318,7 +319,7 @@ class Connection:
 
 
 class _InwardError(Exception):
-    """A connection for an upload leads to this machine or to a private network."""
+    """Raised if an upload would connect to this machine or to a private network."""
 
 
 class _Way:
@@ -344,7 +345,7 @@ class _Way:
         """Record an event of httpx2; raise ``_InwardError`` before anything is sent inward."""
         match event.partition(".")[2]:
             case "connect_tcp.started":
-                self._is_direct = info["host"] == self._host  # else it connects to a proxy
+                self._is_direct = info["host"] == self._host  # otherwise the host is a proxy
             case "connect_tcp.complete":
                 self._stream = info["return_value"]
                 peer = self._stream.get_extra_info("server_addr")
@@ -475,7 +476,7 @@ def fault_of_address(url: str, *, allow_http: bool) -> str | None:
         parts = urlsplit(url)
         host, has_user = parts.hostname or "", parts.username is not None
         _ = parts.port  # raises ValueError for a wrong port
-        httpx2.URL(url)  # stricter than urlsplit
+        httpx2.URL(url)  # raises for URLs that urlsplit accepts
     except (ValueError, TypeError, AttributeError, httpx2.InvalidURL):
         return _NO_ADDRESS
     is_safe = parts.scheme == "https" or (
@@ -518,7 +519,7 @@ def _refused(operation: Operation, answer: _Answer, key: str) -> _Failure:
 
 
 def _key_sent(request: httpx2.Request) -> str:
-    """Return the key of a request: the provider may have a new one since."""
+    """Return the key in a request's headers: the provider may have another key by now."""
     return request.headers["authorization"].removeprefix("Bearer ")
 
 
@@ -559,7 +560,7 @@ def _is_this_machine(host: str) -> bool:
 
 
 def _is_inward(host: str) -> bool:
-    """Return whether a host's name or address is of this machine or of a private network."""
+    """Return whether a host belongs to this machine or to a private network."""
     name = host.rstrip(".").lower()
     try:
         address = ip_address(name)

@@ -16,7 +16,7 @@ LARGEST_PAGE = 100
 """Limits: Page size. A page costs one request of the quota, whatever its size."""
 
 _MOST_EMPTY_PAGES = 10
-"""How many may follow each other. One is odd already: a cursor is the id of a page's last item."""
+"""The most empty pages in a row. None is expected: a cursor is the id of a page's last item."""
 
 
 def texts(name: str, values: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The once-only step: begin, insert the effect's row, work, change the row to done, commit.
+"""Performs an effect once: begin, insert its row, work, change the row to done, commit.
 
 The row comes first, so that a second attempt waits for the first instead of working beside it. It
 says "begun"; after the work, the same transaction changes it to "done". So neither a transaction
@@ -61,10 +61,10 @@ class Performed(Enum):
 
     NOW = "now"
     BEFORE = "before"
-    """Its row was there already: nothing was run."""
+    """The effect's row existed already: nothing was run."""
 
     STALE = "stale"
-    """Its event came too late: nothing was run, and its row was committed."""
+    """The event came too late: nothing was run, and the effect's row was committed."""
 
 
 class Once(Generic[T]):

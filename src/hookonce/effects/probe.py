@@ -1,4 +1,4 @@
-"""The check of a ledger before its first event: record an effect, roll back, look if it is gone."""
+"""The check of a ledger before its first event: record an effect, roll back, and look for it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Probe:
         async with rolled_back(ledger) as transaction:
             try:
                 is_gone = await ledger.insert(transaction, effect)
-            except LedgerError:  # the row is still there, and says that its handler has begun
+            except LedgerError:  # the row still exists, in the state "begun"
                 is_gone = False
             if is_gone and is_held and self._keeps_watermarks:
                 is_gone = await advance(ledger, transaction, older)
@@ -96,6 +96,6 @@ class _Probe:
             try:
                 async with ledger.transaction() as transaction:
                     await erase(transaction, self._effect, self._key_lock)
-            except Exception as error:  # noqa: BLE001 - the fault says more
+            except Exception as error:  # noqa: BLE001 - reported with the refusal, which matters more
                 refusal.add_note(f"nor can it delete the row that it inserted: {first_line(error)}")
         return refusal

@@ -283,7 +283,7 @@ def _write_pending(session: Session) -> None:
 
 
 def _run(session: Session, statement: str, parameters: Parameters) -> int:
-    """Run a statement on the session's connection, which is quicker than by the session."""
+    """Run a statement on the session's connection, which is faster than through the session."""
     return _count(session.connection().execute(*_executable(statement, parameters)))
 
 
@@ -312,9 +312,10 @@ def _dialect_name(target: _Target) -> str:
 
 def _connection_options(bind: object, isolation: str | None) -> dict[str, str]:
     """Return the options of a connection that set its isolation level, and end AUTOCOMMIT."""
-    if not isinstance(bind, Engine | AsyncEngine):  # a connection, as in tests that roll back
+    if not isinstance(bind, Engine | AsyncEngine):  # it is a connection, as in tests that roll back
         return {}
-    is_sqlite = bind.dialect.name == "sqlite"  # one writer at a time: its levels do not matter
+    # SQLite has one writer at a time, so isolation levels do not matter.
+    is_sqlite = bind.dialect.name == "sqlite"
     if is_sqlite or isolation is None:
         if not _commits_by_itself(bind):
             return {}

@@ -22,7 +22,7 @@ Parameters: TypeAlias = tuple[str | int, ...]
 """The values of a statement's placeholders."""
 
 _BEGUN = 1 << 62
-"""From this ``recorded_at`` on, a row says that its handler has begun, not when it ended.
+"""The least ``recorded_at`` of a row whose handler has begun and not ended.
 
 Such a moment never comes, so pruning leaves the row alone.
 """

@@ -17,7 +17,7 @@ from ..resources import ApiKey
 
 ADMIN = "admin"
 ROLES = ("viewer", "contributor", "editor", ADMIN)
-"""Authentication 5."""
+"""The roles of keys (interface, Authentication 5)."""
 
 _PREFIX_LENGTH = 4  # characters of the secret part
 _DAY_SECONDS = 86_400
@@ -25,7 +25,7 @@ _DAY_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """An API key without the key itself."""
+    """An API key without its secret text."""
 
     resource: ApiKey
     expires_at: float | None

@@ -54,7 +54,7 @@ _KEEPS_OUT = frozenset(
         Disturbance.CLOCK_SKEW,
     }
 )
-"""The disturbances that can make an attempt fail, whatever the receiver does."""
+"""The disturbances that can make an attempt fail even if the receiver is correct."""
 
 # Later attempts always arrive, so an event that is lost after nine is the receiver's fault.
 _LAST_KEPT_OUT = 3

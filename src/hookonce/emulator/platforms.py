@@ -28,7 +28,7 @@ PLATFORMS = (
     "google_business",
     "shopee",
 )
-"""Resources: Channel, platform."""
+"""The social networks (interface, Resources: Channel, platform)."""
 
 CONTENT_TYPES: tuple[ContentType, ...] = (
     "feed",
@@ -41,7 +41,7 @@ CONTENT_TYPES: tuple[ContentType, ...] = (
     "short",
     "story",
 )
-"""Resources: PostTarget, contentType."""
+"""The forms of posts (interface, Resources: PostTarget, contentType)."""
 
 NEEDS_MEDIA = frozenset({"photo", "carousel", "reels", "video", "short", "story"})
 """The content types that need an image or a video."""

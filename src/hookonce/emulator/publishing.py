@@ -1,4 +1,4 @@
-"""Publishing: the way of a post from its mode to the results of its targets.
+"""Publishes posts: from a post's mode to the results of its targets.
 
 "Publishing is asynchronous" (interface, What the service does: rule 2): the timeline runs every
 step. A target is queued, is sent to its platform, and is then published or failed; its event is

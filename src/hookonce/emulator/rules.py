@@ -10,7 +10,7 @@ from ..events import EVENT_CLASSES
 from ..sender import TEST_TYPE
 
 SUBSCRIBABLE = tuple(name for name in EVENT_CLASSES if name != TEST_TYPE)
-"""Events: Event types; the test event "cannot be subscribed to"."""
+"""The event types (interface, Events: Event types); the test event "cannot be subscribed to"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class PlanLimits:
 
 PLANS: Mapping[str, PlanLimits] = MappingProxyType(
     {
-        "free": PlanLimits(0, 1, 0),  # its one key works with the tool server only
+        "free": PlanLimits(0, 1, 0),  # its one key works with the tool server, not the API
         "starter": PlanLimits(1_000, 3, 3),
         "pro": PlanLimits(10_000, 10, 10),  # "premium" in the interface's tables
         "agency": PlanLimits(50_000, 30, 30),

@@ -320,7 +320,7 @@ class EmulatedService:
 
     @property
     def keys(self) -> list[ApiKey]:
-        """The workspace's API keys as the interface shows them, without the keys themselves."""
+        """The workspace's API keys as the interface shows them, without their secret text."""
         return self._keys.resources
 
     def new_key(

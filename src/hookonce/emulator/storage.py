@@ -27,7 +27,7 @@ ACCEPTED = (
     "video/quicktime",
     "video/webm",
 )
-"""Resources: Media, "Accepted media types"."""
+"""The accepted media types (interface, Resources: Media)."""
 
 _ADDRESS_SECONDS = 3600.0
 _HEIC_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"})

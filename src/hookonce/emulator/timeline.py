@@ -73,7 +73,7 @@ class ServiceTime:
         self._movable = source if isinstance(source, FrozenTime) else None
         # freezegun's object is not a clock, but it freezes the system's clock.
         is_clock = isinstance(source, VirtualClock) or self._movable is None
-        self._clock: Clock = source if is_clock else system_clock  # type: ignore[assignment] # a TimeSource that is no FrozenTime is a Clock
+        self._clock: Clock = source if is_clock else system_clock  # type: ignore[assignment] # if it is not a FrozenTime, it is a Clock
         self.speed = speed
         self._started = self._clock()
         self._skipped = 0.0
@@ -95,7 +95,8 @@ class ServiceTime:
         if self._movable is not None:
             self._movable.tick(timedelta(seconds=seconds + self._skipped))
             self._skipped = 0.0
-        # What the clock did not move: less than a microsecond if it is movable, otherwise all.
+        # Skip the time by which the clock could not be moved: a movable clock leaves less than a
+        # microsecond, and any other clock leaves all of it.
         self._skipped += max(0.0, moment - self.now())
 
 
@@ -210,7 +211,7 @@ class Timeline:
     async def _flow(self) -> None:
         slots = asyncio.Semaphore(_MOST_AT_ONCE)
         while True:
-            await slots.acquire()  # before looking at the due work, which may change meanwhile
+            await slots.acquire()  # first: the due work may change during this wait
             self._changed.clear()
             wait = None
             if self._due:

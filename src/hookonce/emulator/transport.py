@@ -21,7 +21,7 @@ _log = get_logger("hookonce.emulator")
 
 _PIECES = 4
 
-# After this an application is taken to hang.
+# After this time an application counts as hanging.
 _CLOSING_SECONDS = 10.0
 
 

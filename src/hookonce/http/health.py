@@ -84,7 +84,7 @@ class ReadinessCheck:
         self._checking: asyncio.Task[None] | None = None
 
     async def recent(self) -> Readiness:
-        """Return the last result; if it is seconds old, check once for all callers first."""
+        """Return the last result; if it is some seconds old, check again, once for all callers."""
         if not self._attempts.accepting:
             return _SHUTTING_DOWN
         loop = asyncio.get_running_loop()

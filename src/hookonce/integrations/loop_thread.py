@@ -75,7 +75,7 @@ class LoopThread:
         return answer.result() if done else _stuck()
 
     def refuse(self, error: Exception, *, waited: float) -> Outcome:
-        """Return the answer to a request that an error kept from the receiver; notify observers.
+        """Return the answer to a request that failed before the receiver; notify observers.
 
         The adapter sends it instead of raising: the server's own answer might be a page.
         """

@@ -230,7 +230,7 @@ def _mistakes_of(combination: Sequence[_Candidate]) -> list[Explanation]:
     return [mistake for candidate in combination for mistake in candidate.mistakes]
 
 
-# What remains of 'whsec_' if copying missed its start.
+# The rest of 'whsec_' if its start was not copied.
 _CUT_PREFIX = re.compile("(?:hsec|sec|ec|c)?_")
 
 

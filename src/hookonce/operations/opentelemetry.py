@@ -184,7 +184,7 @@ class OpenTelemetryObserver(Observer):
         delivery = record.delivery
         span = self._tracer.start_span(
             f"process {delivery.endpoint}",
-            otel_context.Context(),  # no parent: a root
+            otel_context.Context(),  # no parent: the span begins a trace
             SpanKind.CONSUMER,
             {
                 **_PROCESS,

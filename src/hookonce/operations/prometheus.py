@@ -92,7 +92,7 @@ class PrometheusObserver(Observer):
         self._sampled: dict[tuple[object, ...], float] = {}
 
     def know(self, receiver: Receiver) -> None:
-        """Show the event types of this receiver as labels, and the gauges of its store.
+        """Add a receiver: its event types become labels, and its store gets gauges.
 
         Without this call only the service's own event types are labels. ``metrics_routes`` and
         ``refreshing`` call it.

@@ -44,7 +44,7 @@ from .within import within_ledger
 
 _log = get_logger("hookonce")
 
-if TYPE_CHECKING:  # one with a default, which Python has from 3.13 on
+if TYPE_CHECKING:  # typing.TypeVar has defaults from Python 3.13 on
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     L = TypeVarWithDefault("L", bound=AnyLedger[Any] | None, default=None)

@@ -93,7 +93,7 @@ def _awaited(
         async def work(transaction: T) -> None:
             more = (replace(context, _is_within=True),) if takes_context else ()
             result = function(event, transaction, *more)
-            while awaits and inspect.isawaitable(result):  # it must end before the commit
+            while awaits and inspect.isawaitable(result):  # the work must end before the commit
                 result = await result
             _check_has_run(result)
 

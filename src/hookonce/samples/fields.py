@@ -75,7 +75,7 @@ def _fields_of(model: type[BaseModel]) -> Fields:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the model class of a field annotation, if it is one model, optional or not."""
+    """Return the model class in a field's annotation; None if there is not exactly one."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) not in {Union, UnionType}:

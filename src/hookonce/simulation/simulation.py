@@ -346,7 +346,7 @@ class _Simulation:
                     )
 
     def _data(self, event_type: str) -> dict[str, JsonValue]:
-        """Return the data of an event; many comments get the post of an earlier comment."""
+        """Return the data of an event; many comments belong to the post of an earlier comment."""
         data = self._generator.data(event_type)
         post = data.get("postId")
         if post is not None:

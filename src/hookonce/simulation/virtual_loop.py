@@ -62,7 +62,7 @@ class _SkippingSelector(selectors.BaseSelector):
     def __init__(self) -> None:
         self._real = selectors.DefaultSelector()
         self._passed = 0.0
-        self._blocks: dict[_Block, None] = {}  # the oldest first
+        self._blocks: dict[_Block, None] = {}  # oldest first
         self._long_blocks = 0
         self._real_since = 0.0
         self._woken_at = time.monotonic()
@@ -182,7 +182,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """Stop virtual time in a block that waits for a thread, a socket or another process.
+        """Stop virtual time during a block that waits for a thread, a socket or another process.
 
         If an answer takes longer than five real seconds, virtual time passes again, so that time
         limits can end. Use it only in the loop's thread. Blocks may overlap and nest.

@@ -1,4 +1,4 @@
-"""Wrappers of a store for a simulation: calls take real time, and an idle inbox is cached.
+"""Wrappers of a store for a simulation: they run calls in real time, and skip idle fetches.
 
 Virtual time must not skip a call to a real store. An idle worker polls every two seconds of virtual
 time, which would be 43,200 real calls a day. Only the receiver, and the receiver that it replaces,
@@ -106,5 +106,5 @@ class WatchedInboxStore(WatchedStore, WrappedInbox):
         return batch
 
     async def wait(self, endpoint: str, seconds: float) -> None:  # noqa: ARG002 - the contract's
-        """Sleep: only this process enqueues events, and then it wakes its worker itself."""
+        """Sleep: only this process enqueues events, and it wakes its worker without the store."""
         await asyncio.sleep(seconds)

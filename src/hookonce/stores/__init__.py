@@ -1,4 +1,4 @@
-"""Stores of which events are in flight, done or dead; ``open_store`` opens one by its URL."""
+"""Stores remember which events are in flight, done or dead; ``open_store`` opens a URL."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
 REMEMBERED_SECONDS = 7 * 86_400.0
-"""An application counts for this long after it registered: some register only at start."""
+"""How long an application counts after it registered; some register only at their start."""
 
 MOST_REMEMBERED = 50
 """The largest number of applications remembered per endpoint; the last registered remain."""
@@ -35,17 +35,17 @@ class Application:
     seen_unix: float = field(default=0.0, compare=False)
 
     def dump(self) -> str:
-        """Return a text that is the same for the same handlers and secrets."""
+        """Return the application as text; equal applications give equal text."""
         return json.dumps([sorted(self.handlers), sorted(self.marks)])
 
     @classmethod
     def load(cls, text: str | bytes, seen_unix: float) -> Self:
-        """Return the application that ``dump`` made into text."""
+        """Return the application from the text of ``dump``."""
         handlers, marks = json.loads(text)
         return cls(frozenset(handlers), frozenset(marks), seen_unix)
 
     def shares(self, other: Application) -> bool:
-        """Whether the two have a handler or a secret in common."""
+        """Return whether two applications have a handler or a secret in common."""
         return not (self.handlers.isdisjoint(other.handlers) and self.marks.isdisjoint(other.marks))
 
     def describe(self) -> str:

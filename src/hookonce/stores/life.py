@@ -442,7 +442,7 @@ def claim(
 def replay(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[ClaimResult | None, Record]:
-    """Claim a dead letter or a saved delivery, which stays one; None if there is none."""
+    """Claim a dead letter or a saved delivery, which stays until success; None if there is none."""
     record = _capped(record, moment)
     if Step.REPLAY not in LIFE[state_of(record, moment)]:
         return None, record
@@ -527,7 +527,7 @@ def release(
     began: bool = True,
     after: float = 0.0,
 ) -> tuple[Ownership, Record]:
-    """End an attempt without success; in the inbox the event is due ``after`` these seconds."""
+    """End an attempt without success; an event of the inbox is due after ``after`` seconds."""
     state = _owners_next(record, moment, claim, Step.RELEASE)
     if state is None:
         return Ownership.LOST, _lost(record, finished)
@@ -598,12 +598,12 @@ def bury(
 
 
 def complete(moment: Moment) -> Record:
-    """Return the record of an event that is handled, from whatever state."""
+    """Return the record of a handled event; this step is allowed in every state."""
     return Record(done_until=moment.expires)
 
 
 def discard(record: Record, moment: Moment) -> tuple[bool, Record]:
-    """Turn a dead letter into a done event; False if it is none."""
+    """Turn a dead letter into a done event; False if the event is not a dead letter."""
     if Step.DISCARD not in LIFE[state_of(_as_shown(record, moment), moment)]:
         return False, record
     return True, complete(moment)
@@ -723,7 +723,7 @@ def _scheduled(queued: Queued | None, moment: Moment, delay: float) -> Queued | 
 
 
 def _kept(record: Record, moment: Moment, state: State, dead_unix: float | None) -> Record:
-    """Return the record with the delivery kept as the next state demands."""
+    """Return the record with a kept delivery, as the next state requires."""
     dead_letter = record.dead_letter
     if state in _SAVED and dead_unix is not None:
         if dead_letter is None:

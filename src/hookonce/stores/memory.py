@@ -73,15 +73,15 @@ class MemoryStore(StepStore):
         self.retention_seconds = check_retention(retention)
         self._max_records = max_records
         self._clock = clock
-        # Each in the order of the last change. Records expire in that order too, since all records
-        # of a kind live equally long.
+        # Each dictionary is in the order of the last change. All records of a kind live equally
+        # long, so this is also the order in which they expire.
         self._done: OrderedDict[DeliveryKey, float] = OrderedDict()
         self._records: OrderedDict[DeliveryKey, Record] = OrderedDict()
         self._dead: dict[DeliveryKey, tuple[int, Delivery, Record]] = {}
         self._buried = 0
         self._key_locks: OrderedDict[KeyLock, KeyLockRecord] = OrderedDict()
         self._accepted: OrderedDict[DeliveryKey, float] = OrderedDict()
-        # Each with a function that returns when a value expires.
+        # Each dictionary has a function that returns when a value expires.
         self._kept: tuple[tuple[OrderedDict[Any, Any], Callable[[Any], float]], ...] = (
             (self._done, float),
             (self._records, lambda record: max(record.expires, record.until)),
@@ -198,7 +198,7 @@ class MemoryStore(StepStore):
 
     @property
     def place(self) -> MemoryStore:
-        """The store itself: no two objects share one memory; see ``RegisteringStore.place``."""
+        """The store itself, because no two stores share memory; see ``RegisteringStore.place``."""
         return self
 
     async def register(
@@ -322,7 +322,8 @@ class MemoryStore(StepStore):
 
     def _make_room(self, now: float) -> None:
         if now >= self._prune_at:
-            self._prune(now, at_most=2)  # two per new record: enough to keep up, and no long pause
+            # Two for each new record: enough to keep up with the growth, without a long pause.
+            self._prune(now, at_most=2)
             self._prune_at = self._oldest_end(now)
         held = len(self._done) + len(self._records) + len(self._dead) + len(self._key_locks)
         if held < self._max_records:
@@ -349,7 +350,7 @@ class MemoryStore(StepStore):
         self._done.popitem(last=False)
 
     def _oldest_end(self, now: float) -> float:
-        """Return a time before which no record expires, neither those here nor later ones."""
+        """Return a time before which no present or future record expires."""
         ends = (end_of(next(iter(kept.values()))) for kept, end_of in self._kept if kept)
         return min([now + self.retention_seconds, *ends])
 

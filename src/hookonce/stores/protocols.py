@@ -89,7 +89,7 @@ class Flushes:
         self._listeners: list[Callable[[int, float], object]] = []
 
     def add(self, listener: Callable[[int, float], object]) -> None:
-        """Notify this listener of the number of calls, and of the seconds that the commit took."""
+        """Add a listener: after each commit it gets the number of calls and the seconds it took."""
         self._listeners.append(listener)
 
     def notify(self, calls: int, seconds: float) -> None:
@@ -295,7 +295,7 @@ class Reports(Protocol):
     """Calls for operators and health checks, and the removal of old records."""
 
     async def warnings(self) -> tuple[str, ...]:
-        """Return what an operator should correct although the store works; raise if it does not."""
+        """Return warnings for an operator; raise StoreError if the store does not work."""
         ...
 
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:

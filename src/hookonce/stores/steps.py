@@ -35,7 +35,7 @@ _NONE: frozenset[str] = frozenset()
 
 
 class StepStore(ABC):
-    """The calls of a store that are one step each."""
+    """The calls of a store that do one step of ``life`` or ``key_locks``."""
 
     @abstractmethod
     def _step(

@@ -96,7 +96,7 @@ class _Rest(Generic[T]):
             while True:
                 try:
                     sent = yield awaited
-                except BaseException as error:  # noqa: BLE001 - what ends a wait goes to who waits
+                except BaseException as error:  # noqa: BLE001 - raised again inside the call that waits
                     awaited = self._steps.throw(error)
                 else:
                     awaited = self._steps.send(sent)

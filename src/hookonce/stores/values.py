@@ -368,7 +368,7 @@ class KeyLock(NamedTuple):
 
     @property
     def name(self) -> str:
-        """A text that no other key lock has."""
+        """The unique text of a key lock: endpoint, handler and key."""
         lengths = f"{len(self.endpoint)}.{len(self.handler)}"
         return f"{lengths}:{self.endpoint}:{self.handler}:{self.key}"
 

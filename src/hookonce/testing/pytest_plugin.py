@@ -71,7 +71,7 @@ def webhook_sender(webhook_secret: str) -> SenderFactory:
 
 @pytest.fixture
 def virtual_clock() -> VirtualClock:
-    """Return a clock that moves only when it is told to, for a receiver and its service."""
+    """Return a clock that moves only when the test moves it, for a receiver and its service."""
     return VirtualClock()
 
 

@@ -242,7 +242,7 @@ def _spelled(headers: Any) -> _Found | None:
 # because anybody can send new names, as long as the server allows.
 @lru_cache(maxsize=32)
 def _spellings(names: tuple[object, ...]) -> tuple[str, str, str] | None:
-    """Return how the three names are spelled, or None if a name is missing or repeated."""
+    """Return the spellings of the three header names; None if one is missing or repeated."""
     found: dict[int, str] = {}
     for name in names:
         if not isinstance(name, str):

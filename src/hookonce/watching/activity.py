@@ -224,7 +224,7 @@ class Reporter(StepObserver):
         )
 
     def note(self, record: StepRecord) -> None:
-        """Publish a step; the sample decides for all steps but failures."""
+        """Publish a step of an event in the sample, or a failure of any event."""
         event_id, step = step_of(record, self._clock())
         self._lines.append(_line("step", [event_id, *step[:-1]]))
 

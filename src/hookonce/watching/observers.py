@@ -25,7 +25,7 @@ _HOOKS: dict[type, str] = {
 
 
 class Observers:
-    """Notifies all observers of a receiver, but only by the methods that they override.
+    """Calls the methods that a receiver's observers override.
 
     Args:
         observers: the observers to notify.

@@ -60,6 +60,6 @@ class AnswerWatch(Observer):
                 rotation.note(record)
 
     def recent(self, seconds: float) -> list[VerifiedDelivery]:
-        """Return the readable small events of the last ``seconds``, oldest first."""
+        """Return the last small, readable events, received within ``seconds``, oldest first."""
         earliest = self._clock() - seconds
         return [delivery for at, delivery in tuple(self._recent) if at >= earliest]

@@ -87,7 +87,7 @@ async def a_cancellation_leaves_neither_effect_nor_row(bench: Bench[Any]) -> Non
 
 
 async def attempts_at_the_same_time_work_once(bench: Bench[Any]) -> None:
-    """An attempt that meets another waits for it, and finds that the effect is done."""
+    """An attempt during another attempt waits for it, and then finds the effect done."""
     effect, worked = new_effect(), 0
 
     async def work(transaction: Any) -> None:
@@ -104,7 +104,7 @@ async def attempts_at_the_same_time_work_once(bench: Bench[Any]) -> None:
 
 
 async def a_swallowed_failure_does_not_count_as_success(bench: Bench[Any]) -> None:
-    """A handler that goes on after a failed statement has succeeded or failed; never half of it."""
+    """If a handler goes on after a failed statement, all its work is committed or nothing is."""
     effect = new_effect()
 
     async def work(transaction: Any) -> None:
@@ -121,7 +121,7 @@ async def a_swallowed_failure_does_not_count_as_success(bench: Bench[Any]) -> No
 
 
 async def a_row_that_is_not_there_is_not_held(bench: Bench[Any]) -> None:
-    """Without the effect's row there is no success, whatever the driver knows of the transaction.
+    """Without the effect's row there is no success, whatever state the driver reports.
 
     The row is gone if a statement below the handler rolled back and began another transaction.
     """

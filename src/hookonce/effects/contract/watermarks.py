@@ -1,4 +1,4 @@
-"""The rules for a ledger that keeps watermarks: it leaves out events that come too late."""
+"""The rules for a ledger that keeps watermarks, by which it skips events that come too late."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _new_key_lock() -> KeyLock:
 
 
 async def a_newer_event_is_done_and_an_older_one_is_not(bench: Bench[Any]) -> None:
-    """An event that comes after a newer one is left out, and its row says that it is done."""
+    """An event that comes after a newer event is skipped, and its row says that it is done."""
     first, second, third = (_dated(bench, created_at) for created_at in (1, 2, 3))
     seen = [await event.perform() for event in (second, first, third, first, second)]
     now, before, stale = Performed
@@ -81,7 +81,7 @@ async def a_newer_event_that_fails_stops_no_older_one(bench: Bench[Any]) -> None
 
 
 async def ties_are_dropped_only_if_asked(bench: Bench[Any]) -> None:
-    """Events of one moment are handled in any order, unless ``drop_ties`` leaves them out."""
+    """Events of the same time are handled in any order, unless ``drop_ties`` skips them."""
     key_lock = _new_key_lock()
     ties = [_dated(bench, 1, key_lock) for _ in range(3)]
     seen = [await ties[1].perform(), await ties[0].perform()]
@@ -93,7 +93,7 @@ async def ties_are_dropped_only_if_asked(bench: Bench[Any]) -> None:
 
 
 async def an_event_is_no_tie_of_itself(bench: Bench[Any]) -> None:
-    """If its row is deleted, so that it is done again, its own watermark does not stop it."""
+    """An event whose row was deleted is done again: its own watermark does not stop it."""
     once = _dated(bench, 1)
     again = once._replace(effect=once.effect._replace(handler="again"))
     seen = [await once.perform(drop_ties=True), await again.perform(drop_ties=True)]
@@ -137,7 +137,7 @@ async def _meet(bench: Bench[Any], *, newer_fails: bool) -> None:
 
 
 async def attempts_at_the_same_time_end_with_the_newest_event(bench: Bench[Any]) -> None:
-    """In whatever order they meet, also at a resource's first events, the newest one is done."""
+    """Concurrent attempts at events of a resource, in any order, end with the newest event done."""
     key_lock, order = _new_key_lock(), [3, 1, 4, 2]
     attempts = [_dated(bench, created_at, key_lock).perform() for created_at in order]
     seen = await asyncio.wait_for(asyncio.gather(*attempts), PATIENCE_SECONDS)
@@ -184,7 +184,7 @@ async def watermarks_go_after_their_retention(bench: Bench[Any]) -> None:
 
 
 async def pruning_leaves_a_watermark_that_is_being_advanced(bench: Bench[Any]) -> None:
-    """Pruning that meets an attempt leaves the watermark that the attempt commits."""
+    """Pruning during an attempt keeps the watermark that the attempt commits."""
     key_lock, is_working = _new_key_lock(), threading.Event()
 
     async def work(_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The doctor: finds what is wrong with a receiver, and says how to fix it.
+"""The doctor: finds faults of a receiver, and says how to fix them.
 
 ``examine`` checks a receiver in this process::
 

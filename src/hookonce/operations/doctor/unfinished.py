@@ -13,10 +13,10 @@ from .findings import Finding, fine, warning
 
 _CHECK = "url.unfinished"
 
-# The sender has given up before this.
+# Longer than the sender's time-out.
 _MOST_SECONDS = ANSWER_SECONDS + 2
 _CONNECT_SECONDS = 5.0
-_REST_SECONDS = 1.0  # for the rest of the answer, after its first bytes
+_REST_SECONDS = 1.0  # the time limit for the rest of an answer, after its first bytes
 _MOST_ANSWER_BYTES = 16 * 1024
 
 # Servers that read a body in a thread; their names in the Server header.

@@ -1,4 +1,4 @@
-"""Who gets in, and who may act.
+"""Checks who may see the pages, and who may act on events.
 
 Every visitor has to show the token, also one on this machine: behind a proxy every visitor seems
 to be local. A browser shows it once and gets a session. Sessions are kept here, since Starlette's

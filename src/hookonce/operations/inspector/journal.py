@@ -25,7 +25,7 @@ from .bounds import Bounded, Bounds
 from .seen import AnswerKind, History, Seen, kind_of
 from .series import Series
 
-# A delivery has five records, and seven with three handlers.
+# Enough for a usual delivery: with three handlers it has seven records.
 _NOTES_EACH = 8
 
 _SUCCESSES = {AnswerKind.ACCEPTED, AnswerKind.DUPLICATE}
@@ -40,7 +40,7 @@ class _Failure(NamedTuple):
 
 _Record: TypeAlias = DeliveryAuthenticated | DeliveryAnswered | _Failure | StepRecord
 _Note: TypeAlias = tuple[int, int, float, _Record]
-"""Version, number of the delivery or 0, Unix seconds, and the record."""
+"""A note: version, number of the delivery or 0, Unix seconds, and the record."""
 
 
 class Journal(StepObserver):
@@ -74,7 +74,7 @@ class Journal(StepObserver):
         self._each_second = bounds.each_second
         self._second = self._left_in_second = 0
         self.followed: OrderedDict[str, None] = OrderedDict()
-        # Twice as many: some deliveries wait for their answer while others come and go.
+        # Twice the kept deliveries: some wait for their answer while others come and go.
         self._most_followed = 2 * bounds.deliveries
         self._last_number = 0
         self.series = Series()
@@ -178,7 +178,7 @@ class Journal(StepObserver):
                 self._noted_bytes -= len(oldest.delivery.body)
 
     def _read_notes(self) -> None:
-        """Work the notes off, oldest first."""
+        """Process the notes, oldest first."""
         notes, self._noted_bytes = self._notes, 0
         while notes:
             version, number, at, record = notes.popleft()
@@ -207,7 +207,7 @@ class Journal(StepObserver):
                 record = record._replace(received=None, verified=seen.verified)
             seen.answered, seen.version = record, version
         elif received is not None and verified is not None:
-            # It was not kept before, or was dropped before its answer.
+            # The delivery was never kept, or was dropped before its answer.
             self._last_number += 1
             seen = Seen(
                 self._last_number, received.at_unix, received, verified, record.hints, record

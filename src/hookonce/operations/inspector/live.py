@@ -79,11 +79,11 @@ class Live:
 
     @property
     def cursor(self) -> str:
-        """Cursor of a page that is rendered now."""
+        """The cursor for a page that is rendered now."""
         return f"{self._process}-{self._journal.version}"
 
     def end(self) -> None:
-        """End all streams within half a second, since the server stops."""
+        """End all streams within half a second, so that the server can stop."""
         self._is_ended = True
 
     async def stream(self, watch: Watch, cursor: str, receive: Receive, send: Send) -> None:
@@ -164,7 +164,7 @@ async def _write(send: Send, text: str) -> None:
 
 @asynccontextmanager
 async def _gone(receive: Receive) -> AsyncIterator[asyncio.Future[None]]:
-    """Give a future that is done when the visitor is gone."""
+    """Yield a future that is done when the visitor has disconnected."""
 
     async def listen() -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -42,7 +42,7 @@ class LoginLimit:
         self._clear_at[account] = self._clear_at.get(account, now) + _INTERVAL_SECONDS
 
     def _account_of(self, client: str | None, now: float) -> str:
-        # Accounts that are clear again make room for others.
+        # Forget the clients whose wrong tokens no longer count.
         self._clear_at = {account: at for account, at in self._clear_at.items() if at > now}
         network = _network_of(client)
         is_full = len(self._clear_at) >= _MOST_CLIENTS

@@ -1,4 +1,4 @@
-"""What stands above the lists: readiness, counts and charts."""
+"""The top of the pages: readiness, counts and charts."""
 
 from __future__ import annotations
 

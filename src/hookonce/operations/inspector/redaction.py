@@ -50,7 +50,8 @@ DEFAULT_KEYS = frozenset(
 _ALWAYS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
 _SIGNATURE = "signature"
 
-# A key of this length is unlikely to end another word, so `authtoken` counts as `auth_token`.
+# The end of another word is unlikely to be a secret word of this length. So `authtoken` is hidden
+# like `auth_token`.
 _LEAST_ENDING = 5
 # Only the end of a name is compared.
 _MOST_NAME = 64
@@ -104,7 +105,7 @@ class Redaction:
 
     @property
     def needs_paths(self) -> bool:
-        """Whether some fields can be recognised by their whole path only, not by their name."""
+        """Whether a rule names a whole path, so that a field's name alone is not enough."""
         return any(path.endswith("*") for path in self.paths)
 
     def hides_header(self, name: str) -> bool:

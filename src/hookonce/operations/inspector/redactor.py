@@ -31,11 +31,11 @@ _ESCAPE = re.compile(
 )
 _LETTER_ESCAPE = re.compile(r"\\[abfnrtv]")
 
-# An XML element, or a name and the mark before its value, if there is one.
+# An XML element, or a name with the mark between it and its value, such as `:` or `=`.
 _NAME = re.compile(
     r"<(?P<element>[\w.:-]++)"
     r"|(?P<name>[\w.$\[\]-]++)"
-    r"""(?P<mark>[\\"']{0,8}+\s{0,64}+(?:[-=]>|[:!<>]?={1,3}|[:：＝])\s{0,8})?"""  # noqa: RUF001 - their wide spellings
+    r"""(?P<mark>[\\"']{0,8}+\s{0,64}+(?:[-=]>|[:!<>]?={1,3}|[:：＝])\s{0,8})?"""  # noqa: RUF001 - wide forms of these marks
 )
 # Secrets that are recognised by their form. A login in a URL ends at its @.
 _SECRET = re.compile(
@@ -48,7 +48,7 @@ _FIRST_PIECE = re.compile(r"""[^\s"'&,;<>()\[\]{}]++""")
 # This many letters of a hidden value in a row are hidden; a shorter value only as a whole word.
 _GRAM = 8
 _MOST_LETTERS = 16 * 1024
-# Name, mark and value need at least this much; most texts in a body are shorter.
+# Name, mark and value together have at least this many characters.
 _LEAST_TEXT = 5
 
 _HIGHEST = 0x10FFFF
@@ -87,7 +87,7 @@ class Redactor:
         return HIDDEN
 
     def text(self, text: str, *, by_line: bool = False) -> str:
-        """Return a text without all that follows the name of a hidden field.
+        """Return a text without the parts that follow names of hidden fields.
 
         Args:
             by_line: whether the next line is shown again, as in a traceback.

@@ -1,4 +1,4 @@
-"""What a request says: its path, its client and its body."""
+"""The parts of a request: its path, its client and its body."""
 
 from __future__ import annotations
 

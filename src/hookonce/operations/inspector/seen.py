@@ -66,7 +66,7 @@ class History:
 
     @property
     def state(self) -> EventState:
-        """State of the event, from the store or from its last step that has one."""
+        """The state of the event, from the store or from its last step with a state."""
         states = (
             step.state for step in reversed(self.steps) if step.state is not EventState.UNCHANGED
         )
@@ -118,7 +118,7 @@ class Seen:
 
     @property
     def changed(self) -> int:
-        """Journal's version at the last change of the request or of its event."""
+        """The journal's version at the last change of the request or of its event."""
         return max(self.version, self.history.version if self.history else 0)
 
     @property

@@ -47,7 +47,7 @@ _STORE_SECONDS = 5.0
 _MOST_WAITING_PAGES = 8
 _PAGE_SECONDS = 10.0
 
-# Lists show errors, which may quote hidden values: the bodies say what is hidden.
+# Lists show errors, which may quote hidden values. The bodies are read to find these values.
 _MOST_LISTED_BYTES = 1024**2
 _LIST_SECONDS = 3.0
 _AT_ONCE = 8
@@ -269,7 +269,7 @@ class Site:
         if event_id is None:
             wanted = 'send {"id": "…"}'
             return JSONResponse({"ok": False, "outcome": wanted}, HTTPStatus.BAD_REQUEST)
-        self._journal.follow(event_id)  # an event of an earlier process is not followed yet
+        self._journal.follow(event_id)  # the event may be from before this process began
         result = await self._actions.act(name, event_id, client_of(request))
         self._overviews.forget()
         content = {"id": event_id, "ok": result.ok, "outcome": result.outcome}
@@ -282,7 +282,7 @@ class Site:
             await Response(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, send)
             return
         filters, frame = Filters.parse(request.query_params), self.frame(scope)
-        is_in_session = self._access.has_session(request)  # not with a bearer token
+        is_in_session = self._access.has_session(request)  # False for a bearer token
         render = partial(self.pages.render, "_row.html", frame, filters=filters)
         watch = Watch(
             filters=filters,
@@ -315,7 +315,7 @@ class _Stream:
 async def _bodies(
     event_ids: Iterable[str], show: Callable[[str], Awaitable[DeadLetter | Entry | None]]
 ) -> Mapping[str, bytes]:
-    """Return bodies of events by id, until they are too many bytes."""
+    """Return bodies of events by id, up to a limit of bytes in total."""
     bodies: dict[str, bytes] = {}
     waiting = iter(event_ids)
     size = 0
@@ -328,7 +328,7 @@ async def _bodies(
 
 
 def _in_time(bodies: Mapping[str, bytes]) -> Callable[[str], bytes | None]:
-    """Return a function that finds a body; None once the list has taken too long."""
+    """Return a function that returns a body, or None once the list has taken too long."""
     ends = uptime() + _LIST_SECONDS
     return lambda event_id: bodies.get(event_id) if uptime() < ends else None
 

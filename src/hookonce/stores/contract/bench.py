@@ -106,7 +106,7 @@ class Bench:
         return self.store
 
     def open(self, *, retention: timedelta = DEFAULT_RETENTION) -> Store:
-        """Return a store of its own on the bench's data."""
+        """Open another store on the bench's data, and return it."""
         store = self._make(clock=self.clock, retention=retention)
         self._opened.append(store)
         return store
@@ -124,7 +124,7 @@ Check: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
 
 
 class Group:
-    """The rules for stores with the same calls, in the order of their definition."""
+    """A group of rules for stores with the same calls, in the order of definition."""
 
     def __init__(self) -> None:
         self.rules: list[Rule] = []
@@ -180,7 +180,7 @@ def raises(error: type[Exception]) -> Iterator[None]:
 
 
 class _About:
-    """Equal to a number of seconds that went through a store which counts milliseconds."""
+    """Equal to a number of seconds after a store has rounded it to milliseconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -232,7 +232,7 @@ async def claim(
 
 
 async def claimed_by_another(store: Store, key: DeliveryKey = KEY) -> type[object]:
-    """Return the type of the answer to another caller's claim, which takes a free event."""
+    """Claim the event as another caller, and return the type of the answer."""
     return type(await store.claim(key, new_token(), LEASE))
 
 

@@ -1,4 +1,4 @@
-"""Rules for claims: one is granted, a repeated call gets the same claim, leases end."""
+"""Rules for claims: one caller gets the claim, a repeated call gets it again, leases end."""
 
 from __future__ import annotations
 

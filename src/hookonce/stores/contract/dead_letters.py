@@ -1,4 +1,4 @@
-"""Rules for dead listed: burial, listings, discarding."""
+"""Rules for dead letters: burial, listings, discarding."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ async def the_handler_filter_follows_a_running_replay(bench: Bench) -> None:
 async def a_listing_goes_on_after_a_place_although_its_dead_letter_is_gone(
     bench: Bench, seconds: int
 ) -> None:
-    """Those of one moment too: they have an order as well."""
+    """Also among dead letters of the same moment, which have an order too."""
     store = bench.store
     names = [f"evt_{number}" for number in range(9)]
     for name in names:
@@ -250,7 +250,7 @@ async def a_listing_goes_on_after_a_place_although_its_dead_letter_is_gone(
 
 @every_store.each(after=INVALID_PLACES)
 async def a_listing_of_dead_letters_refuses_an_invalid_place(bench: Bench, after: Any) -> None:
-    """A caller's mistake is told from a store that failed, and lists nothing."""
+    """An invalid place is a ValueError, not a StoreError, and nothing is listed."""
     store = bench.store
     await bury(store)
     with raises(ValueError):
@@ -259,7 +259,7 @@ async def a_listing_of_dead_letters_refuses_an_invalid_place(bench: Bench, after
 
 @every_store
 async def many_dead_letters_are_read_in_pages(bench: Bench) -> None:
-    """More than a store looks at in one call, and of several that match every second one."""
+    """A listing finds all matches in more dead letters than a store reads in one call."""
     store = bench.store
     names = [f"evt_{number:03}" for number in range(450)]
     for name in names:

@@ -98,7 +98,7 @@ class _Event:
             self.bench.clock.advance(LEASE)
 
     async def state(self) -> State:
-        """Return the state that the store shows; this call may end that state."""
+        """Return the state of the event, found by calls that may change it."""
         stats = await self.store.stats()
         in_flight = stats.in_flight == 1
         if isinstance(self.store, InboxStore) and (entry := await self.store.entry(KEY)):
@@ -122,7 +122,7 @@ class _Event:
         return State.DONE if is_done else State.FREE
 
     async def do(self, step: Step, claim: Claimed) -> Answer | Ownership | None:
-        """Do a step and return its answer; None if the store found nothing to do."""
+        """Do a step and return its answer; None if the store had nothing to do."""
         store = self.store
         match step:
             case Step.CLAIM:
@@ -182,9 +182,9 @@ async def _the_step_answers_and_leads_as_its_row_says(
     then = LIFE[state].get(step)
     answer = await event.do(step, event.owner)
     if step is Step.FETCH and state is State.FETCHED:
-        assert answer is None  # an attempt runs
+        assert answer is None  # the event is being attempted
     elif step in {Step.EXPIRE, Step.END}:
-        pass  # time has passed; there was no call
+        pass  # these steps happen by time, without a call
     elif step in _OWNERS:
         assert answer is (Ownership.HELD if then else Ownership.LOST)
     else:

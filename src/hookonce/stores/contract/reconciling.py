@@ -47,20 +47,20 @@ async def spans_that_are_near_join(bench: Bench) -> None:
     reconciling = bench.reconciling
     await reconciling.note_ignored("default", {TYPE: [Span(NOW, NOW + 10)]})
     for first, last in (
-        (NOW + 2, NOW + 3),  # within it
+        (NOW + 2, NOW + 3),  # within the span
         (NOW + 10 + JOIN_SECONDS, NOW + 20 + JOIN_SECONDS),
         (NOW - JOIN_SECONDS - 5, NOW - JOIN_SECONDS),
     ):
         await reconciling.note_ignored("default", {TYPE: [Span(first, last)]})
     whole = Span(NOW - JOIN_SECONDS - 5, NOW + 20 + JOIN_SECONDS)
     assert await spans(reconciling) == (whole,)
-    await reconciling.note_ignored("default", {TYPE: [whole]})  # a repeated call
+    await reconciling.note_ignored("default", {TYPE: [whole]})  # the same call again
     assert await spans(reconciling) == (whole,)
 
 
 @with_reconciling
 async def spans_that_are_apart_stay_apart_until_a_span_joins_them(bench: Bench) -> None:
-    """Between them a handler may have been there, and what it handled may be lost."""
+    """Between two spans a handler may have been registered, and its events may be lost."""
     reconciling = bench.reconciling
     early, late = Span(NOW, NOW + 9), Span(NOW + 10 + JOIN_SECONDS, NOW + 12 + JOIN_SECONDS)
     await reconciling.note_ignored("default", {TYPE: [late]})
@@ -84,7 +84,7 @@ async def a_span_is_forgotten_when_the_retention_has_passed_since_its_end(bench:
 
 @with_reconciling
 async def the_spans_that_ended_last_are_kept(bench: Bench) -> None:
-    """The sender chooses the types, so their number has no other bound."""
+    """Spans are bounded because the sender chooses the event types."""
     reconciling = bench.reconciling
     kinds = [f"type.{number}" for number in range(MOST_SPANS + 7)]
     noted = {kind: [Span(NOW + number, NOW + number)] for number, kind in enumerate(kinds)}

@@ -109,7 +109,7 @@ NUMBERS = [1e300, -1e300, -1.0, math.inf, -math.inf, math.nan]
 
 
 async def _look_at_all(store: Store) -> None:
-    """Ask for everything that a store shows."""
+    """Call every method that reads."""
     await store.stats()
     await store.stats(endpoint="default")
     for dead in await store.dead_letters():
