@@ -26,7 +26,7 @@ class DeadLetterRow:
 
     Attributes:
         type: the event's type; None if the body was unreadable.
-        buried_at: Unix seconds; for a kept event the moment at which it becomes a dead letter.
+        buried_unix: Unix seconds; for a kept event the moment at which it becomes a dead letter.
         is_kept: whether the event is only kept, since the sender may deliver it again.
         finished: handlers that have succeeded.
         outstanding: handlers that have failed or not run.
@@ -37,8 +37,8 @@ class DeadLetterRow:
     reason: str
     error: str
     attempts: int
-    received_at: float
-    buried_at: float
+    received_unix: float
+    buried_unix: float
     is_kept: bool
     finished: tuple[str, ...]
     outstanding: tuple[str, ...]
@@ -56,8 +56,8 @@ def _row(letter: DeadLetter, error: str) -> DeadLetterRow:
         reason=letter.reason,
         error=error,
         attempts=letter.attempts,
-        received_at=letter.delivery.received_unix,
-        buried_at=letter.buried_unix,
+        received_unix=letter.delivery.received_unix,
+        buried_unix=letter.buried_unix,
         is_kept=letter.is_kept,
         finished=tuple(sorted(letter.finished)),
         outstanding=tuple(sorted(letter.outstanding)),
@@ -115,15 +115,15 @@ class EntryRow:
     """An event of the inbox in the list.
 
     Attributes:
-        due_at: Unix seconds of the next attempt.
+        due_unix: Unix seconds of the next attempt.
         state: as ``Entry.state`` returns it.
         error: the last failure, or an empty text.
     """
 
     id: str
     type: str | None
-    received_at: float
-    due_at: float
+    received_unix: float
+    due_unix: float
     state: str
     attempts: int
     error: str
@@ -134,8 +134,8 @@ def entry_row(entry: Entry, body: bytes | None, redaction: Redaction, now: float
     return EntryRow(
         id=entry.delivery.event_id,
         type=entry.delivery.event_type,
-        received_at=entry.delivery.received_unix,
-        due_at=entry.due_unix,
+        received_unix=entry.delivery.received_unix,
+        due_unix=entry.due_unix,
         state=entry.state(now),
         attempts=entry.attempts,
         error=_line(entry.history[-1].error, body, redaction) if entry.history else "",
