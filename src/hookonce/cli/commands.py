@@ -17,24 +17,11 @@ from .output import LAYOUT, system_fault
 from .statuses import CannotBegin, Status
 
 # Imported when they are called: a command does not wait for the imports of all others.
-_MODULES = {
-    "chaos": "chaos",
-    "dead": "dead",
-    "demo": "demo",
-    "doctor": "doctor",
-    "emulate": "emulate",
-    "endpoints": "endpoints",
-    "guide": "guide",
-    "health": "health",
-    "inbox": "inbox",
-    "ledger": "ledger",
-    "reconcile": "reconcile",
-    "send": "send",
-    "serve": "serve",
-    "store": "store",
-    "verify": "verify",
-    "worker": "worker",
-}
+_MODULES = (
+    *("chaos", "dead", "demo", "doctor", "emulate", "endpoints", "guide", "health"),
+    *("inbox", "ledger", "reconcile", "send", "serve", "store", "verify", "worker"),
+)
+"""The modules that each define the command of the same name."""
 
 
 class _Commands(click.Group):
@@ -46,7 +33,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _MODULES:
             return super().get_command(ctx, cmd_name)
-        module = import_module(f".{_MODULES[cmd_name]}", __package__)
+        module = import_module(f".{cmd_name}", __package__)
         command: click.Command = getattr(module, cmd_name)
         return command
 

@@ -9,9 +9,9 @@ import httpx2
 
 from ..clock import span_seconds
 from ..errors import shows_half_built
-from ..resources import Channel, Me, Page, Resource
+from ..resources import Channel, Me, Page
 from .comments import Comments
-from .connection import Connection, Operation, fault_of_address
+from .connection import Connection, Item, Operation, fault_of_address
 from .errors import ApiKeyError
 from .keys import EnvironmentKey, Key, KeySource
 from .listing import Listing
@@ -19,10 +19,6 @@ from .media import MediaLibrary
 from .posts import Posts
 from .quota import Quota, QuotaListener, QuotaWatch
 from .webhooks import Webhooks
-
-
-class _Me(Resource):
-    data: Me
 
 
 class Channels:
@@ -63,13 +59,6 @@ class Client:
         quota_reserve: which part of the quota is little, from 0 to 1.
         allow_http: allow http to hosts other than this machine; the network can then read the key.
         transport: the transport of httpx2, for tests; the network by default.
-
-    Attributes:
-        channels: operations on channels.
-        posts: operations on posts.
-        media: operations on media.
-        comments: operations on comments.
-        webhooks: operations on webhook endpoints.
 
     Raises:
         ApiKeyError: the key cannot be used, or there is none.
@@ -131,7 +120,7 @@ class Client:
 
     async def me(self) -> Me:
         """Return the key's name, role and workspace: the cheapest way to check a key."""
-        return (await self._connection.ask(_ME, _Me)).data
+        return (await self._connection.ask(_ME, Item[Me])).data
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from ..resources import Comment, Page, RepliedComment, ReplyInput, Resource
-from .connection import Connection, Operation, segment
+from ..resources import Comment, Page, RepliedComment, ReplyInput
+from .connection import Connection, Item, Operation, segment
 from .listing import LARGEST_PAGE, Listing, texts
-
-
-class _Replied(Resource):
-    data: RepliedComment
 
 
 class Comments:
@@ -56,7 +52,6 @@ class Comments:
         The client never repeats a reply that may have arrived: people would read it twice.
 
         Args:
-            comment_id: the comment to answer.
             text: 1 to 2200 characters.
 
         Raises:
@@ -65,4 +60,4 @@ class Comments:
         """
         path = f"/v1/comments/{segment(comment_id)}/reply"
         operation = Operation("POST", path, body=ReplyInput(text=text))
-        return (await self._connection.ask(operation, _Replied)).data
+        return (await self._connection.ask(operation, Item[RepliedComment])).data

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ipaddress import ip_address
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx2
@@ -35,6 +35,7 @@ from .keys import Key
 from .quota import QuotaWatch
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T", bound=BaseModel)
 
 _RETRY_AFTER = re.compile(r"[0-9]{1,9}")
 _PASSING = {
@@ -81,6 +82,12 @@ _INWARD = (
 
 _CLOSED = "the client is closed: make the call inside its block, or make another client"
 _ANOTHER_LOOP = "the client belongs to another event loop: make one client in each loop"
+
+
+class Item(Resource, Generic[T]):
+    """The answer to an operation on one item, which the service returns under ``data``."""
+
+    data: T
 
 
 @dataclass(frozen=True, slots=True)

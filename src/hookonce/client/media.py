@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias
 
 from ..clock import span_seconds
-from ..resources import Media, Page, Resource, Upload, UploadCompletion, UploadInput
-from .connection import Connection, Operation, segment
+from ..resources import Media, Page, Upload, UploadCompletion, UploadInput
+from .connection import Connection, Item, Operation, segment
 from .listing import LARGEST_PAGE, Listing
 
 Source: TypeAlias = (
@@ -39,14 +39,6 @@ _MIME = {
     ".mov": "video/quicktime",
     ".webm": "video/webm",
 }
-
-
-class _Media(Resource):
-    data: Media
-
-
-class _Upload(Resource):
-    data: Upload
 
 
 class MediaLibrary:
@@ -77,13 +69,11 @@ class MediaLibrary:
 
         Args:
             filename: at most 255 characters.
-            mime: the media type.
             size: in bytes.
-            folder_id: the folder for the file.
         """
         body = UploadInput(filename=filename, mime=mime, size=size, folder_id=folder_id)
         operation = Operation("POST", "/v1/media/uploads", body=body)
-        return (await self._connection.ask(operation, _Upload)).data
+        return (await self._connection.ask(operation, Item[Upload])).data
 
     async def complete(
         self,
@@ -104,7 +94,7 @@ class MediaLibrary:
         completion = UploadCompletion(width=width, height=height, duration_ms=duration_ms)
         body = completion if completion.model_dump() else None
         operation = Operation("POST", f"/v1/media/{segment(media_id)}/complete", body=body)
-        return (await self._connection.ask(operation, _Media)).data
+        return (await self._connection.ask(operation, Item[Media])).data
 
     async def upload(
         self,

@@ -11,33 +11,12 @@ from ..resources import (
     Post,
     PostListItem,
     PublishedPost,
-    Resource,
     SavedPost,
     ValidationResult,
 )
-from .connection import Connection, Operation, segment
+from .connection import Connection, Item, Operation, segment
 from .deprecated import PostLike, current_names
 from .listing import LARGEST_PAGE, Listing, texts
-
-
-class _Post(Resource):
-    data: Post
-
-
-class _Saved(Resource):
-    data: SavedPost
-
-
-class _Validated(Resource):
-    data: ValidationResult
-
-
-class _Deleted(Resource):
-    data: DeletedPost
-
-
-class _Published(Resource):
-    data: PublishedPost
 
 
 class Posts:
@@ -98,33 +77,33 @@ class Posts:
         The client never repeats a request that may have arrived: it could create two posts.
         """
         operation = Operation("POST", "/v1/posts", body=current_names(post))
-        return (await self._connection.ask(operation, _Saved)).data
+        return (await self._connection.ask(operation, Item[SavedPost])).data
 
     async def validate(self, post: PostLike) -> ValidationResult:
         """Check whether the service would accept a post; nothing is saved."""
         body = current_names(post)
         operation = Operation("POST", "/v1/posts/validate", body=body, is_repeatable=True)
-        return (await self._connection.ask(operation, _Validated)).data
+        return (await self._connection.ask(operation, Item[ValidationResult])).data
 
     async def get(self, post_id: str) -> Post:
         """Return a post with the status of each of its channels."""
         operation = Operation("GET", _path(post_id), is_repeatable=True)
-        return (await self._connection.ask(operation, _Post)).data
+        return (await self._connection.ask(operation, Item[Post])).data
 
     async def replace(self, post_id: str, post: PostLike) -> SavedPost:
         """Replace a whole post: the service removes targets and fields that are left out."""
         operation = Operation("PATCH", _path(post_id), body=current_names(post))
-        return (await self._connection.ask(operation, _Saved)).data
+        return (await self._connection.ask(operation, Item[SavedPost])).data
 
     async def delete(self, post_id: str) -> DeletedPost:
         """Delete a post that is neither published nor being published."""
         operation = Operation("DELETE", _path(post_id))
-        return (await self._connection.ask(operation, _Deleted)).data
+        return (await self._connection.ask(operation, Item[DeletedPost])).data
 
     async def publish(self, post_id: str) -> PublishedPost:
         """Queue every channel that is not published yet; events report the result of each."""
         operation = Operation("POST", f"{_path(post_id)}/publish")
-        return (await self._connection.ask(operation, _Published)).data
+        return (await self._connection.ask(operation, Item[PublishedPost])).data
 
 
 def _path(post_id: str) -> str:

@@ -15,13 +15,9 @@ from ..resources import (
     WebhookEndpoint,
     WebhookInput,
 )
-from .connection import Connection, Operation, segment
+from .connection import Connection, Item, Operation, segment
 from .errors import ValidationFailedError
 from .listing import LARGEST_PAGE, Listing, texts
-
-
-class _Endpoint(Resource):
-    data: WebhookEndpoint
 
 
 class _Anything(Resource):
@@ -70,9 +66,7 @@ class Webhooks:
         """Change an endpoint; None leaves a field as it is.
 
         Args:
-            webhook_id: the endpoint to change.
             url: https, at a public address.
-            events: the event types to send.
             description: a name for people.
             enabled: True enables a disabled endpoint again.
 
@@ -88,7 +82,7 @@ class Webhooks:
         if not body.model_dump():
             raise ValueError("say what to change: url, events, description or enabled")
         operation = Operation("PATCH", _path(webhook_id), body=body, is_repeatable=True)
-        return (await self._connection.ask(operation, _Endpoint)).data
+        return (await self._connection.ask(operation, Item[WebhookEndpoint])).data
 
     async def read(self, webhook_id: str) -> WebhookEndpoint | None:
         """Return an endpoint, or None if the service refuses to show it.
@@ -98,7 +92,7 @@ class Webhooks:
         """
         operation = Operation("PATCH", _path(webhook_id), body=WebhookChange(), is_repeatable=True)
         try:
-            return (await self._connection.ask(operation, _Endpoint)).data
+            return (await self._connection.ask(operation, Item[WebhookEndpoint])).data
         except ValidationFailedError:
             return None
 
@@ -124,7 +118,6 @@ class Webhooks:
         """Return the delivery log of an endpoint for the last 14 days, newest first.
 
         Args:
-            webhook_id: the endpoint.
             page_size: items in one request, at most 100.
         """
         path, query = f"{_path(webhook_id)}/deliveries", {"limit": page_size}
@@ -139,7 +132,6 @@ class Webhooks:
         repeats a rotation that may have arrived: it would replace a secret that nobody has seen.
 
         Args:
-            webhook_id: the endpoint.
             keep: as for ``create``.
         """
         operation = Operation("POST", f"{_path(webhook_id)}/rotate-secret")
@@ -154,7 +146,9 @@ class Webhooks:
             if keep is not None and (found := _secret_in(content)) is not None:
                 keep(*found)
 
-        return (await self._connection.ask(operation, _Endpoint, before_reading=keep_secret)).data
+        return (
+            await self._connection.ask(operation, Item[WebhookEndpoint], before_reading=keep_secret)
+        ).data
 
 
 def _secret_in(content: bytes) -> tuple[str, str | None] | None:

@@ -26,12 +26,6 @@ class App:
 
     An action that the state of a post does not allow raises a ``RefusedError`` with the code of the
     API's answer. An unknown id raises LookupError.
-
-    Args:
-        workspace: the workspace of the posts and channels.
-        publishing: publishes posts.
-        timeline: the service's time.
-        emit: emits an event, given its type and data.
     """
 
     def __init__(
@@ -98,7 +92,6 @@ class App:
         """Break the connection to a channel; its scheduled targets are held.
 
         Args:
-            channel_id: the channel's id.
             status: ``needs_reconnect`` or ``error``.
             reason: the channel's ``statusReason``.
         """

@@ -117,9 +117,6 @@ class EventGenerator:
             default every generator gives different data.
         clock: the present; all generated times are before it.
         channels: the workspace's channels; by default a bakery's, with every documented platform.
-
-    Attributes:
-        channels: the workspace's channels.
     """
 
     def __init__(

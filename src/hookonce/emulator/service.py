@@ -372,9 +372,6 @@ class EmulatedService:
         Args:
             delta: seconds or a ``timedelta``; the other arguments are added to it.
             days: of 24 hours.
-            hours: hours.
-            minutes: minutes.
-            seconds: seconds.
 
         Raises:
             RuntimeError: time flows by itself.
