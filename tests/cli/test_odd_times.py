@@ -13,7 +13,7 @@ from .running import invoke
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """Return a store with odd times in its inbox and, at another endpoint, among its dead letters."""
+    """Return a store with odd times in its inbox and, at another endpoint, in its dead letters."""
 
     async def fill() -> None:
         store = SQLiteStore(tmp_path / "hooks.db")

@@ -14,9 +14,8 @@ from .refusals import Issue, invalid
 
 _DEFAULT_SIZE = 25
 _MOST_SIZE = 100
-_WHOLE_NUMBER = re.compile(
-    "[0-9]{1,18}"
-)  # int() accepts other digits and fails on thousands of them
+# int() accepts other digits and fails on thousands of them.
+_WHOLE_NUMBER = re.compile("[0-9]{1,18}")
 
 
 class _Row(Protocol):

@@ -341,9 +341,8 @@ def _before_transport(body: bytes) -> Iterator[tuple[bytes, Explanation]]:
         ),
     )
     try:
-        decoded = base64.b64decode(
-            b"".join(body.split()), validate=True
-        )  # base64 may have line breaks
+        # Base64 may have line breaks.
+        decoded = base64.b64decode(b"".join(body.split()), validate=True)
     except (binascii.Error, ValueError):
         return
     yield (

@@ -102,9 +102,8 @@ class ClaimsTable:
 
     def expires(self) -> int:
         """Return the Unix time until which an event that is done now is remembered."""
-        return ceil(
-            self.clock() + self._retention_seconds
-        )  # rounded up, so that none is forgotten early
+        # Rounded up, so that no event is forgotten early.
+        return ceil(self.clock() + self._retention_seconds)
 
     def remembered_since(self) -> float:
         """Return the Unix time before which done events are forgotten by now."""

@@ -119,9 +119,8 @@ class OpenFile:
         if now != self._own:
             if now.file != self._own.file:
                 self._checkpoint()
-                if (
-                    identity_of(self._resolved) != self._own.file
-                ):  # false if only a link was changed
+                # Not if only a link was changed.
+                if identity_of(self._resolved) != self._own.file:
                     self._remove_log()
                 if now.file is None:
                     return False

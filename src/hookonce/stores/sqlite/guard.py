@@ -97,10 +97,8 @@ def _apsw_has_open(files: Container[Identity | None]) -> bool:
                 return True
         except apsw.ConnectionClosedError:
             continue
-        except (
-            apsw.ThreadingViolationError
-        ):  # another thread is using it: assume that it has the file
-            return True
+        except apsw.ThreadingViolationError:
+            return True  # another thread is using it: assume that it has the file
     return False
 
 
@@ -115,10 +113,8 @@ def _refuse_opening(event: str, arguments: tuple[Any, ...]) -> None:
     path = arguments[0]
     if event == "sqlite3.connect":
         path = file_of_database(path)
-    if not isinstance(
-        path, str | bytes | os.PathLike
-    ):  # a file descriptor, or a database in memory
-        return
+    if not isinstance(path, str | bytes | os.PathLike):
+        return  # a file descriptor, or a database in memory
     file = identity_of(path)
     if any(file in guard.files for guard in tuple(_guards)):
         raise PermissionError(

@@ -230,9 +230,8 @@ class EnqueueJob(Job[EnqueueResult]):
         number: Any = connection.execute(_INSERT, row).get
         connection.execute(_INSERT_BODY, (number, delivery.body))
         connection.execute(_COUNT_IN, (number,))
-        if (
-            known.dead_letter is not None
-        ):  # SAVED.enqueue, SAVED_CLAIMED.enqueue: remove the dead letter
+        if known.dead_letter is not None:
+            # SAVED.enqueue, SAVED_CLAIMED.enqueue: remove the dead letter
             queued = known._replace(queued=record.queued)
             claims.write(connection, self.key, digest, queued, record)
 
