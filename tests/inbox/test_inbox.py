@@ -865,7 +865,7 @@ class TestLooking:
             since = listed[1].delivery.received_at
             assert await receiver.waiting.list(since=since) == listed[1:]
             assert await receiver.waiting.list(since=since + timedelta(seconds=1)) == []
-            assert listed[0].state(listed[0].due_at) == "ready"
+            assert listed[0].state(listed[0].due_at + timedelta(seconds=1)) == "ready"
             assert listed[0].state(listed[0].due_at - timedelta(seconds=1)) == "waiting"
             shown = await receiver.waiting.show(first.id)
             assert shown is not None
