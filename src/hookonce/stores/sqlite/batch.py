@@ -82,7 +82,7 @@ def commit(file: OpenFile, batch: Sequence[Job[Any]]) -> None:
     except Exception as error:
         if _fails_for_all(error):
             raise
-        # The values of one job are at fault: done on their own, all the others succeed.
+        # The values of one job are at fault: do each job on its own, so that the others succeed.
         for job in batch:
             job.error = None
             try:

@@ -97,7 +97,7 @@ class ClaimsTable:
         self.uptime = uptime if clock is system_clock else clock
 
     def moment(self) -> Moment:
-        """Return the present moment, with the expiry of an event that is done now."""
+        """Return the present time, with the expiry of an event that is done now."""
         return Moment(self.uptime(), self.clock(), self.expires())
 
     def expires(self) -> int:
@@ -106,7 +106,7 @@ class ClaimsTable:
         return ceil(self.clock() + self._retention_seconds)
 
     def remembered_since(self) -> float:
-        """Return the Unix time before which done events are forgotten by now."""
+        """Return the Unix time since which done events are still remembered."""
         return self.clock() - self._retention_seconds
 
     def step(
@@ -162,12 +162,16 @@ class ClaimsTable:
                 row: Any = delivery and (*delivery,)
                 row = row or connection.execute(_WAITING, (digest,)).get
                 if row is None:
-                    raise StoreError("there is no delivery to bury: none was given or kept")
+                    raise StoreError(
+                        "cannot bury the event: no delivery was given, and none is stored"
+                    )
                 connection.execute(_ADD_DEAD_LETTER, (*row, *dead_letter))
         elif known.dead_letter is not None:
             connection.execute(_FORGET_DEAD_LETTER, (digest,))
         if record.dead_letter is not None and record.token is None:
-            connection.execute(_FORGET_ATTEMPT, (digest,))  # the dead letter's row holds all of it
+            connection.execute(
+                _FORGET_ATTEMPT, (digest,)
+            )  # the dead letter's row has the same data
         elif record[:8] != known[:8] or (
             known.dead_letter is not None and record.dead_letter is None
         ):
@@ -192,7 +196,7 @@ class ClaimsTable:
         if connection.changes() < len(digests):
             execute_rows(connection, _FINISH_AGAIN, (expires,), digests)
         execute_rows(connection, _FORGET_ATTEMPTS, (), digests)
-        # Often both tables are empty: one look saves a search for each of these events.
+        # Often both tables are empty: one query saves a search for each of these events.
         if connection.execute(_KEEPS_DELIVERIES).get:
             execute_rows(connection, _FORGET_DEAD_LETTERS, (), digests)
             self.leave_inbox(connection, digests)

@@ -177,7 +177,7 @@ class OpenFile:
 
     def _remove_log(self) -> None:
         """Remove the empty log and its index from the path."""
-        with transaction(self.connection):  # keeps other processes from doing the same now
+        with transaction(self.connection):  # no other process can do the same now
             for path, own in ((self.log, self._own.log), (self._index, self._own.log_index)):
                 if identity_of(path) == own:
                     path.unlink()

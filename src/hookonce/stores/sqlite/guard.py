@@ -28,7 +28,7 @@ import apsw
 from ...errors import StoreError
 from ..paths import Identity, file_of_database, identity_of
 
-# Where the system lists the descriptors of the process. Windows has no POSIX locks to lose.
+# The folder of the process's open descriptors. Windows lacks it, but has no POSIX locks to lose.
 _DESCRIPTORS = "/dev/fd"
 
 

@@ -97,7 +97,7 @@ WHERE id IN ({rows})
   AND attempts.token = ?1 AND until = ?2 + ?3 AND lease = ?3 AND attempt = 1 AND finished = ''
 """
 _SCHEDULE_ALL = "UPDATE entries SET due = ?1, delay = ?2 WHERE id IN ({rows})"
-# For when uptime was reset by a restart, or a caller's own clock was set back.
+# Needed after a restart has reset uptime, or after a caller's own clock was set back.
 _PULL_FORWARD = """
 UPDATE entries SET due = ?1 + delay WHERE due > ?1 + delay;
 UPDATE attempts SET until = ?1 + lease WHERE until > ?1 + lease;
@@ -106,8 +106,8 @@ _WORKER = "SELECT seen, token, fetched FROM workers WHERE worker = ?"
 _SEEN = "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?)"
 # A worker that was seen later than now was seen before uptime was reset.
 _FORGET_WORKERS = "DELETE FROM workers WHERE seen <= ?1 - ?2 OR seen > ?1"
-# The most that one fetch returns after its first event, since it holds the file meanwhile. For
-# enqueues in one batch, the most bytes of bodies that are copied in memory.
+# The most bytes of bodies that one fetch returns, unless its first event is larger: a fetch blocks
+# all other calls. Also the most bytes that the enqueues of one batch copy in memory.
 _MOST_BYTES = 8 * 1024 * 1024
 _MOST_EVENTS = 1_000
 
@@ -270,7 +270,7 @@ class EnqueueJob(Job[EnqueueResult]):
 
 
 def _fit(connection: apsw.Connection, jobs: Sequence[EnqueueJob]) -> bool:
-    """Return whether all deliveries fit into their endpoints' inboxes, by every limit given."""
+    """Return whether all deliveries fit within the limits of their endpoints' inboxes."""
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for job in jobs:

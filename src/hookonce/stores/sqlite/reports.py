@@ -189,7 +189,7 @@ class SQLiteReports(ABC):
         return StoreStats(in_flight, dead, depth, size, age, workers, kept)
 
     async def retire(self, worker: str) -> None:
-        """Forget a worker that ends; see ``Queue.retire``."""
+        """Unregister a worker; see ``Queue.retire``."""
         await self._rows(_FORGET_WORKER, tuple, worker=worker)
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
@@ -252,7 +252,7 @@ class SQLiteReports(ABC):
 
         def look(connection: apsw.Connection) -> Activity:
             now = self._file.claims.clock()
-            # Not at every call, since every write costs an fsync.
+            # Do not write at every call: each write costs an fsync.
             if not connection.execute(_IS_WATCHED, (endpoint, now + WATCHED_SECONDS / 2)).get:
                 connection.execute(_WATCH, (endpoint, now + WATCHED_SECONDS))
             last: Any = connection.execute(_LAST).get

@@ -42,7 +42,7 @@ _closed_for_fork: list[Writer] = []
 
 def shared_file(path: Path, retention_seconds: float, clock: Clock) -> SharedFile:
     """Return this process's ``SharedFile`` for a file; create it for the first store."""
-    # an id is not reused: a found SharedFile keeps its clock alive
+    # The clock's id is safe as a key: a SharedFile keeps its clock alive, so the id is not reused.
     key = path, retention_seconds, id(clock)
     with _lock:
         shared = _files.get(key)

@@ -74,7 +74,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         clock: Clock = system_clock,
     ) -> None:
         self.retention_seconds = check_retention(retention)
-        path = Path(path).absolute()  # the working folder may change later, and so may a link
+        path = Path(path).absolute()  # the working folder may change later; a link may too
         self._file = shared_file(path, self.retention_seconds, clock)
         self._claims, self._inbox = self._file.claims, self._file.inbox
         self._looked: dict[str, tuple[int, int] | None] = {}
@@ -170,7 +170,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         outstanding: frozenset[str] = _NONE,
         began: bool = True,
     ) -> Ownership:
-        """Give an event back to the inbox; see ``Queue.retry``."""
+        """Return an event to the inbox for a later attempt; see ``Queue.retry``."""
         return await self._step(
             claim.key,
             lambda record, moment: life.release(
@@ -186,7 +186,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         )
 
     async def wait(self, endpoint: str, seconds: float) -> None:
-        """Return when there may be something to fetch; see ``Queue.wait``.
+        """Wait until there may be an event to fetch; see ``Queue.wait``.
 
         A commit by any process changes the write-ahead log, so this watches the log.
         """

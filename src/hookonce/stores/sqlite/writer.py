@@ -58,7 +58,7 @@ _EXPLANATIONS: tuple[tuple[type[apsw.Error], str], ...] = (
 
 
 class _Jobs:
-    """The queue of the writer's thread; event loops of any thread add jobs to it.
+    """The queue of jobs for the writer's thread; event loops in any thread add jobs to it.
 
     The thread is woken once for all jobs that are added in one iteration of an event loop. If each
     job woke it, the thread would start a transaction with the first job while the loop is still
@@ -89,7 +89,7 @@ class _Jobs:
     def next_batch(self, wait: float) -> tuple[list[Job[Any]], bool]:
         """Return the waiting jobs after at most ``wait`` seconds, and whether more may come."""
         if not self._is_full:
-            # A loop that was closed meanwhile does not wake the thread; the time-out does.
+            # A loop that was closed meanwhile cannot wake the thread; the time-out does.
             with contextlib.suppress(queue.Empty):
                 self._wakes.get(timeout=wait)
         self._waking.clear()

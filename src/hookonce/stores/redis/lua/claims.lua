@@ -1,4 +1,4 @@
--- Claims: one owner at a time, by a token; and how their owners settle them.
+-- Claims: an event has one owner at a time, known by a token; and the steps by which owners end their claims.
 
 local function granted(record)
   return {'C', text(record.lease), tostring(record.attempt), record.finished, record.outstanding}
@@ -18,12 +18,12 @@ local function claim(key, record, token, lease)
   return granted(record)
 end
 
--- key, token, lease; 'C' for the first claim of an event
+-- Arguments: key, token, lease. Reply: 'C' for the first claim of an event.
 function ops.claim(arg)
   local key, token, lease = arg[1], arg[2], tonumber(arg[3])
   local record = new_record()
   grant(key, record, token, lease)
-  -- A full memory must not keep a duplicate from its answer.
+  -- Not `call`: with a full memory SET fails, but a known event can still be answered.
   local answer = redis.pcall('SET', name_of(key), packed(record), 'NX',
     'PX', milliseconds(math.max(retention, lease)))
   if answer and answer.ok then
@@ -38,7 +38,7 @@ function ops.claim(arg)
   return claim(key, record, token, lease)
 end
 
--- key, token, lease
+-- Arguments: key, token, lease.
 function ops.replay(arg)
   local key, record = arg[1], unfinished(arg[1])
   if not is_visible(record) and not (record and is_saved(record)) then return 'N' end
@@ -47,7 +47,7 @@ function ops.replay(arg)
   return claim(key, record, arg[2], tonumber(arg[3]))
 end
 
--- key, token, lease, finished, outstanding
+-- Arguments: key, token, lease, finished, outstanding.
 function ops.extend(arg)
   local key, lease = arg[1], tonumber(arg[3])
   local record = owned(key, arg[2])
@@ -63,7 +63,7 @@ function ops.extend(arg)
   return HELD
 end
 
--- key, token, nonce, finished, error as JSON or '', error, seconds, outstanding, '1' if a handler began
+-- Arguments: key, token, nonce, finished, error as JSON or '', error, seconds, outstanding, '1' if a handler began.
 function ops.give_back(arg)
   local key, nonce = arg[1], arg[3]
   local record = owned(key, arg[2])
@@ -96,13 +96,13 @@ local function finish(key, nonce)
   if known.dead_letter then forget_dead_letter(key) end
 end
 
--- key
+-- Arguments: key.
 function ops.complete(arg)
   finish(arg[1], '')
   return HELD
 end
 
--- key, nonce
+-- Arguments: key, nonce. Reply: '1' if there was a dead letter, else '0'.
 function ops.discard(arg)
   local key, nonce = arg[1], arg[2]
   local record = record_of(key)
@@ -112,7 +112,8 @@ function ops.discard(arg)
   return '1'
 end
 
--- key, token, nonce, finished, error as JSON or '', error, reason, outstanding, delivery[5] if given
+-- Arguments: key, token, nonce, finished, error as JSON or '', error, reason, outstanding, and the 5 parts of a
+-- delivery if one is given.
 -- FREE.bury, CLAIMED.bury, WAITING.bury, FETCHED.bury, SAVED.bury, SAVED_CLAIMED.bury, KEPT.bury, INTERRUPTED.bury,
 -- DEAD.bury, REPLAYED.bury
 function ops.bury(arg)

@@ -18,8 +18,8 @@ local function is_visible(record)
   return record ~= nil and record.dead_letter and not is_hidden(record)
 end
 
--- `state` is a record's dead_letter. `delivery` is {endpoint, event_id, type, received, body}; nil if it is kept
--- already. The caller writes the record.
+-- Writes a dead letter or a kept delivery. `state` becomes the record's dead_letter. `delivery` is {endpoint, event_id,
+-- type, received, body}, or nil if it is stored already. The caller writes the record.
 local function write_dead_letter(key, record, state, delivery, reason, failure)
   local name, at = base .. ':l:' .. key, text(tonumber(state) or now)
   local known = redis.call('HMGET', name, 'endpoint', 'seq')
@@ -67,7 +67,8 @@ local function keep(key, delivery, dead_at, record)
   write_record(key, record)
 end
 
--- The first eleven are as in entry_reply; the last is '1' for what was saved.
+-- A row of a listing; nil if the event is not listed. The first eleven values are those of entry_reply; the last is '1'
+-- if the sender may still send the event again.
 local function dead_letter_reply(key, with_body)
   local record = unfinished(key)
   if not is_visible(record) then return nil end
@@ -87,7 +88,7 @@ local function dead_letter_reply(key, with_body)
     record.outstanding, unpack(found, 5)}
 end
 
--- key, token, delivery[5], dead at or ''
+-- Arguments: key, token, the 5 parts of a delivery, when it becomes a dead letter or ''.
 function ops.keep(arg)
   local key, record = arg[1], owned(arg[1], arg[2])
   if not record then return LOST end
@@ -95,7 +96,7 @@ function ops.keep(arg)
   return HELD
 end
 
--- key, delivery[5], dead at or ''
+-- Arguments: key, the 5 parts of a delivery, when it becomes a dead letter or ''.
 function ops.keep_in_flight(arg)
   local key = arg[1]
   local record = record_of(key) or new_record()
@@ -104,17 +105,17 @@ function ops.keep_in_flight(arg)
   return HELD
 end
 
--- key
+-- Arguments: key.
 function ops.dead_letter(arg)
   return dead_letter_reply(arg[1], true) or 'N'
 end
 
--- endpoint or '', what is wanted[5], score, member, limit
+-- Arguments: endpoint or '', 5 filters (filters_of), score, member, limit. Reply: as of page_of.
 function ops.dead_letters(arg)
   local index = arg[1] == '' and base .. ':x' or base .. ':x:' .. arg[1]
-  local wanted = wanted_of(arg, 2)
+  local wanted = filters_of(arg, 2)
   local first = read_index('ZCOUNT', index, '-inf', '(' .. text(wanted.since))
-  return stretch_of(index, first, stretch_for(wanted), arg[7], arg[8], tonumber(arg[9]), function(key)
+  return page_of(index, first, page_length_for(wanted), arg[7], arg[8], tonumber(arg[9]), function(key)
     if not is_of_event(key, wanted.event_id) then return nil end
     if wanted.type ~= '' or wanted.reason ~= '' then
       local known = redis.call('HMGET', base .. ':l:' .. key, 'type', 'reason')

@@ -1,7 +1,7 @@
 -- The inbox: events that wait for workers. A fetched event stays in it, and is due again when its lease ends, so
 -- nothing has to be cleaned up after a crash.
 
--- A reply with more bodies than this would hold the server up, and come too late over a slow link.
+-- A reply with more bodies than this would block the server, and might time out over a slow network.
 local MOST_FETCHED_BYTES = 1024 * 1024
 -- A worker's last fetch is remembered for longer than a client repeats it, or a network delays it.
 local FETCH_SECONDS = 60
@@ -23,12 +23,12 @@ local function member_of(key, record)
   return record.seq .. ':' .. key
 end
 
--- After the clock was set back, an entry would be due later than its delay: shorten that.
+-- When an entry is due. If the clock was set back, the stored time is too late: use the delay from now on.
 local function due_of(record)
   return math.min(record.due, now + record.delay)
 end
 
--- The caller writes the record.
+-- Makes an entry due after a delay in seconds. The caller writes the record.
 local function set_due(key, record, delay)
   record.due, record.delay = now + delay, delay
   place(base .. ':q:' .. record.endpoint, member_of(key, record), text(record.due))
@@ -43,7 +43,7 @@ local function leave_inbox(endpoint, key, member, size)
   place(base .. ':o:' .. endpoint, member, nil)
 end
 
--- The caller writes the record.
+-- Removes an event from the inbox. The caller writes the record.
 local function forget_entry(key, record)
   leave_inbox(record.endpoint, key, member_of(key, record), record.size)
   record.endpoint = false
@@ -68,7 +68,7 @@ local function refusal(record, token)
   return nil
 end
 
--- delivery[5], token, most events or '', most bytes or '', key
+-- Arguments: the 5 parts of a delivery, token, most events or '', most bytes or '', key.
 function ops.enqueue(arg)
   local endpoint, body, token, key = arg[1], arg[5], arg[6], arg[9]
   local record = record_of(key)
@@ -94,7 +94,7 @@ function ops.enqueue(arg)
   record.seq, record.due, record.delay = next_number(), now + delay, delay
   redis.call('MSET', name_of(key), packed(record), body_name(key), body)
   count(endpoint, 1, #body)
-  -- Else a clock that is set back before a worker looks would go unnoticed.
+  -- Without this time, a clock that is set back before the first fetch would go unnoticed.
   counts.seen = math.max(counts.seen or now, now)
   set_due(key, record, delay)
   place(base .. ':o:' .. endpoint, member_of(key, record), text(now))
@@ -139,7 +139,7 @@ local function bring_forward(endpoint)
   end
 end
 
--- Seconds until the first of the queue is due; '' where it is empty.
+-- Seconds until the next event of an endpoint is due; '' if its inbox is empty.
 local function next_due(endpoint)
   local first = read_index('ZRANGE', base .. ':q:' .. endpoint, 0, 0, 'WITHSCORES')
   if not first[1] then return '' end
@@ -174,8 +174,8 @@ local function remember_fetch(last, number, token, keys)
   redis.call('PEXPIRE', last, milliseconds(FETCH_SECONDS))
 end
 
--- The token of the worker's last fetch here, '' if there is none. nil if this call is late: a network may deliver
--- a call after the worker has repeated it and gone on, and nobody reads its answer. Else the worker is noted as seen.
+-- The token of the worker's last fetch from this shard, '' if there is none; also notes that the worker runs. nil if
+-- this call is late: a network may deliver a call after the worker has repeated it, and nobody reads its reply.
 local function last_fetch(last, number, endpoint, worker)
   local known = redis.call('LRANGE', last, 0, 1)
   if tonumber(number) < (tonumber(known[1]) or 0) then return nil end
@@ -184,7 +184,8 @@ local function last_fetch(last, number, endpoint, worker)
   return known[2] or ''
 end
 
--- endpoint, worker, token, number: whether there is something to fetch here
+-- Arguments: endpoint, worker, token, number of the call. Reply: seconds until the next event is due, or '', and '1' if
+-- the shard has done a fetch with this token.
 function ops.peek(arg)
   local endpoint, worker, token, number = arg[1], arg[2], arg[3], arg[4]
   local last = base .. ':r:' .. worker
@@ -195,7 +196,8 @@ function ops.peek(arg)
   return {next_due(endpoint), '0'}
 end
 
--- endpoint, worker, token, number, limit, lease
+-- Arguments: endpoint, worker, token, number of the call, limit, lease. Reply: seconds until the next event is due, or
+-- '', and the rows of the fetched events.
 function ops.fetch(arg)
   local endpoint, worker, token, number = arg[1], arg[2], arg[3], arg[4]
   local limit, lease = tonumber(arg[5]), tonumber(arg[6])
@@ -212,7 +214,7 @@ function ops.fetch(arg)
     local key = key_of(member)
     local found_both = redis.call('MGET', name_of(key), body_name(key))
     local record, body = unpacked(found_both[1]), found_both[2]
-    if is_live(record) then -- FETCHED.fetch, by an attempt inside a request that was extended meanwhile
+    if is_live(record) then -- FETCHED.fetch: an attempt inside a request has extended its lease
       cap(key, record)
       set_due(key, record, record.ends - now)
       write_record(key, record)
@@ -233,12 +235,12 @@ function ops.fetch(arg)
   return {due, found}
 end
 
--- endpoint
+-- Arguments: endpoint.
 function ops.due(arg)
   return next_due(arg[1])
 end
 
--- worker, number
+-- Arguments: worker, number of the call.
 function ops.retire(arg)
   pass_when_full()
   redis.call('ZREM', base .. ':w', arg[1])
@@ -255,17 +257,17 @@ local function entry_reply(key, entry, body)
   }
 end
 
--- key
+-- Arguments: key.
 function ops.entry(arg)
   local entry = entry_of(arg[1])
   return entry and entry_reply(arg[1], entry, body_of(arg[1])) or 'N'
 end
 
--- endpoint, what is wanted[5], score, member, limit
+-- Arguments: endpoint, 5 filters (filters_of), score, member, limit. Reply: as of page_of.
 function ops.entries(arg)
-  local wanted = wanted_of(arg, 2)
+  local wanted = filters_of(arg, 2)
   local index = base .. ':o:' .. arg[1]
-  return stretch_of(index, 0, stretch_for(wanted), arg[7], arg[8], tonumber(arg[9]), function(key)
+  return page_of(index, 0, page_length_for(wanted), arg[7], arg[8], tonumber(arg[9]), function(key)
     if not is_of_event(key, wanted.event_id) then return nil end
     local entry = entry_of(key)
     if not entry or wanted.type ~= '' and entry.type ~= wanted.type then return nil end
@@ -279,13 +281,13 @@ function ops.endpoints()
   return redis.call('SMEMBERS', base .. ':e')
 end
 
--- key
+-- Arguments: key. Reply: '1' if the event waits, else '0'.
 function ops.make_due(arg)
   local key, record = arg[1], entry_of(arg[1])
   if not record or is_live(record) then return '0' end
   if due_of(record) > now then
     set_due(key, record, 0)
-  else -- it keeps its place
+  else -- it is due already: keep its place in the order
     record.delay = 0
   end
   write_record(key, record)

@@ -1,5 +1,5 @@
--- Sorted sets, and what is counted of an endpoint. What the steps of a call change is written once, at
--- its end or before it is read: a ZADD of many members costs less than one for each.
+-- Sorted sets, and the counts of each endpoint. The changes of all steps of a call are collected, and written at the end
+-- of the call or before a step reads them: one ZADD of many members is faster than one ZADD for each.
 
 local LIVE = base .. ':v'
 -- Lua's stack holds 8,000 values.
@@ -7,7 +7,7 @@ local MOST_WORDS = 4000
 
 local unwritten = {}
 
--- `score` is a text; nil takes the member out.
+-- Sets the score of a member, as text; nil removes the member.
 local function place(index, member, score)
   local members = unwritten[index]
   if not members then
@@ -46,7 +46,7 @@ local function read_index(command, index, ...)
   return redis.call(command, index, ...)
 end
 
--- Whether a text comes after another one, byte by byte. Lua would compare them as people of some country do.
+-- Whether a text sorts after another, byte by byte. Lua's own comparison depends on the locale.
 local function is_behind(one, other)
   for n = 1, math.max(#one, #other) do
     local byte, other_byte = string.byte(one, n) or -1, string.byte(other, n) or -1
@@ -55,7 +55,8 @@ local function is_behind(one, other)
   return false
 end
 
--- How many members of an index are no place further than one that was listed, wherever it is now.
+-- The rank from which a listing continues: the number of members up to the given score and member. The member may have
+-- been removed since it was listed.
 local function rank_behind(index, score, member)
   if tonumber(read_index('ZSCORE', index, member) or nil) == tonumber(score) then
     return redis.call('ZRANK', index, member) + 1
@@ -73,9 +74,10 @@ local function rank_behind(index, score, member)
   return low
 end
 
--- One stretch of a list, behind a place in it ('' for the first that may be wanted), so that no call is long: the
--- place of the last member that was looked at ('-' for its score at the end), and the rows that are wanted.
-local function stretch_of(index, first_rank, most, score, member, limit, row_of)
+-- One page of a listing, after a score and a member ('' for the start). It reads a limited number of members, so that no
+-- call is long. Returns the score and member of the last member read ('-' as score at the end of the index), and the rows
+-- that pass the filters.
+local function page_of(index, first_rank, most, score, member, limit, row_of)
   local rank = score == '' and first_rank or rank_behind(index, score, member)
   local members = read_index('ZRANGE', index, rank, rank + most - 1, 'WITHSCORES')
   local found = {}
@@ -87,16 +89,17 @@ local function stretch_of(index, first_rank, most, score, member, limit, row_of)
   return {members[#members], members[#members - 1], found}
 end
 
--- What is wanted of a list: type or '', event id or '', handler's name as JSON or '', since or '', reason or ''.
-local function wanted_of(arg, first)
+-- The filters of a listing, from 5 arguments: type or '', event id or '', handler's name as JSON or '', since or '',
+-- reason or ''.
+local function filters_of(arg, first)
   return {
     type = arg[first], event_id = arg[first + 1], outstanding = arg[first + 2],
     since = tonumber(arg[first + 3]) or -math.huge, reason = arg[first + 4],
   }
 end
 
--- Records are read one by one; a key says by itself whose it is.
-local function stretch_for(wanted)
+-- How many members one page reads: fewer if it must read each record, more if the key alone answers the filter.
+local function page_length_for(wanted)
   return wanted.event_id == '' and 200 or 2000
 end
 
@@ -113,8 +116,8 @@ local function set_live(key, ends)
   latest_end = math.max(latest_end or ends, ends)
 end
 
--- Of an endpoint: how many events are in its inbox, their bytes, and when it was last looked into.
--- Whoever adds or removes an event asks first.
+-- The counts of an endpoint: the events in its inbox, their bytes, and the time of the last fetch. A step must call this
+-- before it adds or removes an event.
 local known_counts = {}
 
 local function counts_of(endpoint)

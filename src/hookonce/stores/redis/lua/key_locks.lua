@@ -1,14 +1,17 @@
--- Key locks; key_locks.py defines the steps. One attempt at a time for a handler and a key, and the highest
--- watermark that has succeeded. A key lock is in the shard of its name.
+-- Key locks; key_locks.py defines the steps. A key lock lets one attempt at a time handle a key, and keeps the highest
+-- watermark that has succeeded. It is in the shard of its name.
 --
 --   BASE:k:<lock>  string: its record, see below              expires with the lease or the watermark
---   BASE:z:<lock>  zset: the events that wait, as they came   expires with the lease
+--   BASE:z:<lock>  zset: the waiting events in their order    expires with the lease
 
--- A watermark's time is a text of 20 digits, which sorts as the number; Lua's numbers have too few digits.
--- token: of the owner, or false         ends, lease: of its lease; waiting events are forgotten when it ends
--- created, event_id: the watermark, created is false if there is none     expires: when it is forgotten
--- has_waiting: whether events wait
--- nonce, called: of the last release that called an event: repeated, the release gets the same answer
+-- The fields of a record:
+--   token              of the owner, or false
+--   ends, lease        end and length of the lease; waiting events are forgotten at its end
+--   created, event_id  the watermark; created is false if there is none. Its time is a text of 20 digits, which sorts
+--                      as the number: Lua's numbers have too few digits
+--   expires            when the watermark is forgotten
+--   has_waiting        whether events wait
+--   nonce, called      of the last release that called an event; the same release, repeated, gets the same reply
 local function key_lock_of(name)
   local stored = redis.call('GET', base .. ':k:' .. name)
   local token, ends, lease, created, event_id, expires, has_waiting, nonce, called = false, 0, 0, false, '',
@@ -48,8 +51,9 @@ local function write_key_lock(name, key_lock)
   end
 end
 
--- key_lock, token, lease, created or '', event_id, '1' to drop ties, waiting or '':
--- 'E', or {'B', until when it is busy}, or {'S', created, event_id} of the watermark
+-- Arguments: name, token, lease, created or '', event_id, '1' to drop ties, the event that would wait or ''.
+-- Reply: 'E' if the lock is acquired, {'B', end of the lease} if it is busy, {'S', created, event_id} of the watermark if
+-- the event comes too late.
 function ops.acquire_key_lock(arg)
   local name, token, lease, created, event_id, waiting = arg[1], arg[2], tonumber(arg[3]), arg[4], arg[5], arg[7]
   local key_lock = key_lock_of(name)
@@ -74,7 +78,8 @@ function ops.acquire_key_lock(arg)
   return 'E'
 end
 
--- key_lock, token, nonce, created or '', event_id, event that waits no longer or '': the event to call next, or ''
+-- Arguments: name, token, nonce, created or '', event_id, the event that waits no longer or ''.
+-- Reply: the event to call next, or ''.
 function ops.release_key_lock(arg)
   local name, nonce, created, event_id = arg[1], arg[3], arg[4], arg[5]
   local key_lock = key_lock_of(name)

@@ -1,4 +1,4 @@
--- Runs the steps in order. An error in one of them is its own answer, and no neighbour's.
+-- Runs the steps in order. An error in a step is the reply to that step only.
 
 local replies = {text(now)}
 local at = 5
@@ -19,13 +19,13 @@ if latest_end then
   if redis.call('PTTL', LIVE) < tonumber(wanted) then redis.call('PEXPIRE', LIVE, wanted) end
 end
 if ARGV[4] == '1' then
-  -- Waiting covers what this connection has written, and what was written before: also a neighbour's
-  -- record that was only read here, or one that an earlier try of this call has left.
+  -- The caller waits until the last write of this connection is durable, and so all writes before it. Without this write,
+  -- a call that only reads would not wait: for a record of another connection, or of an earlier try of the same call.
   pass_when_full()
   redis.call('SET', base .. ':t', text(now), 'PX', 60000)
 end
 for endpoint in pairs(to_wake) do
-  -- Without the right to publish, workers find out when they look the next time.
+  -- Not `call`: without permission to publish, workers notice the event at their next poll.
   redis.pcall('PUBLISH', channel, endpoint)
 end
 return replies

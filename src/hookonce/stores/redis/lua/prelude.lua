@@ -1,35 +1,43 @@
--- What the steps share: the time, the names of keys, and the records behind them.
+-- The parts that all steps share: the time, the names of keys, and text helpers.
 --
--- Everything of one event lies in one shard, and all keys of a shard begin with the same hash tag,
--- KEYS[1]. This file and its neighbours are joined to one script. ARGV is: the time ('' for the
--- server's own), the retention in seconds, the channel that wakes workers, '1' if the caller waits until
--- the call's writes are safe, and then for each step its name, the number of its arguments and the arguments.
+-- All keys of an event are in one shard, and all keys of a shard begin with the same hash tag, KEYS[1]. This file and
+-- the files beside it are joined to one script. ARGV contains the time ('' for the server's own), the retention in
+-- seconds, the channel that wakes workers, '1' if the caller waits until the call's writes are durable, and then for
+-- each step its name, the number of its arguments and the arguments.
 --
--- Of an event <key>, with BASE for the hash tag:
---   BASE:a:<key>  string: its record, see below   expires, unless there is one of the next two
---   BASE:i:<key>  string: it is in the inbox, and this is its body             until done or dead
---   BASE:l:<key>  hash: its dead letter, or the delivery kept for one          until done
---   BASE:c:<key>  string: until when its gap counts as accepted                expires then
--- Of a key lock: see key_locks.lua.
--- Of an endpoint:
---   BASE:q:<endpoint>  zset: its inbox by the time due       BASE:o:<endpoint>  by the time enqueued
---   BASE:n:<endpoint>  hash: bytes in the inbox, and when it was last fetched from
---   BASE:x:<endpoint>  zset: its dead letters by the time buried; BASE:x of all endpoints
---   BASE:p:<endpoint>  zset: the applications that receive there by the time seen, in the first shard
---   BASE:f:<endpoint>  zset: the times in which types were ignored by their end, in the first shard
---   BASE:g:<endpoint>  string: somebody looks at its activity; BASE:h:<endpoint> list: what was told of it, and
---                      BASE:j:<endpoint> how many lines that were in all; in the first shard
--- Of the shard: BASE:e endpoints that have an inbox, BASE:v live claims by their end, BASE:w workers
--- by the time seen, BASE:y their endpoints, BASE:r:<worker> list: the number and token of its last fetch, and the
--- keys that it fetched, BASE:s a counter that breaks ties, BASE:t a key that is written to wait for its durability.
+-- Keys of an event; BASE is the hash tag:
+--   BASE:a:<key>  string: its record (records.lua)        expires, unless BASE:i or BASE:l exists
+--   BASE:i:<key>  string: its body, while it is in the inbox
+--   BASE:l:<key>  hash: its dead letter, or its kept delivery
+--   BASE:c:<key>  string: until when its gap counts as accepted; expires then
+-- Keys of a key lock: see key_locks.lua.
+-- Keys of an endpoint:
+--   BASE:q:<endpoint>  zset: its inbox, by due time
+--   BASE:o:<endpoint>  zset: its inbox, by the time of enqueueing
+--   BASE:n:<endpoint>  hash: the bytes in its inbox, and the time of the last fetch
+--   BASE:x:<endpoint>  zset: its dead letters, by the time of burial; BASE:x has those of all endpoints
+-- Keys of an endpoint in the first shard only:
+--   BASE:p:<endpoint>  zset: its applications, by the time of their last registration
+--   BASE:f:<endpoint>  zset: the spans in which types were ignored, by their end
+--   BASE:g:<endpoint>  string: exists while an operator follows its activity
+--   BASE:h:<endpoint>  list: the lines about its activity
+--   BASE:j:<endpoint>  string: the number of all lines so far
+-- Keys of a shard:
+--   BASE:e             set: the endpoints with a non-empty inbox
+--   BASE:v             zset: the live claims, by the end of their leases
+--   BASE:w             zset: the workers, by the time of their last fetch
+--   BASE:y             hash: the endpoint of each worker
+--   BASE:r:<worker>    list: the number and token of its last fetch, and the fetched keys
+--   BASE:s             string: a counter that makes an order of members with equal scores
+--   BASE:t             string: written so that the caller can wait for durability
 --
--- Every event that is known has one packed record, so that the usual claim is one SET NX, the usual enqueue
--- a GET and an MSET, and a completion one SET GET: every further command costs the server as much again.
+-- Each known event has one packed record. So a usual claim is one SET NX, a usual enqueue one GET and one MSET, and a
+-- completion one SET GET. Each additional command would cost the server about as much again.
 --
--- What a step answers, and what becomes of the event, is written in life.py; the rows of its table
--- that a line stands for are named beside it, as FREE.claim.
+-- life.py defines the reply of each step and the next state of the event. A comment such as FREE.claim names the row
+-- of its table that a line implements.
 --
--- A step reads and checks before it writes, so that an error leaves nothing half done.
+-- A step reads and checks before it writes, so that an error leaves no step half done.
 
 local base, now, retention, channel = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 if not now then
@@ -37,17 +45,17 @@ if not now then
   now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 end
 
--- MOST_FAILURES, INTERRUPTED and WORKER_SECONDS stand before this file, as they are in Python.
+-- codec.py defines MOST_FAILURES, INTERRUPTED and WORKER_SECONDS before this file, with the values of Python.
 
 local ops = {}
 local HELD, LOST = 'H', 'L'
 
--- Steps set these; the end of the call acts on them once.
+-- Set by steps, used once at the end of the call.
 local latest_end = nil
 local to_wake = {}
 
--- Lua's own conversion would cut a time to 14 digits. Most steps of a call write the same few times
--- and expiries, so that each is converted once.
+-- Lua's own conversion keeps only 14 digits of a time. The steps of a call often write the same times and expiries,
+-- so the texts are cached.
 local texts = {}
 local function text(number)
   local known = texts[number]
@@ -64,7 +72,7 @@ local function milliseconds(seconds)
   local known = expiries[seconds]
   if not known then
     if seconds ~= seconds then return '1' end
-    -- A server refuses what does not fit into its numbers.
+    -- A server refuses an expiry that does not fit into its integers.
     known = string.format('%.0f', math.max(1, math.min(math.ceil(seconds * 1000), 1e15)))
     expiries[seconds] = known
   end
@@ -79,7 +87,7 @@ local function lines(joined)
   return found
 end
 
--- Names of handlers are one JSON string a line.
+-- Merges two lists of handlers' names; each line of a list is one name as JSON.
 local function union(known, added)
   if added == '' or known == added then return known end
   if known == '' then return added end
@@ -107,7 +115,8 @@ local function without(names, removed)
   return table.concat(rest, '\n')
 end
 
--- A history is a line for each failure: number, time, error as JSON; '' is none.
+-- Adds a failure to a history, which has one line for each failure: number, time, error as JSON. A failure of '' adds
+-- nothing.
 local function with_failure(history, number, at, failure)
   if failure == '' then return history end
   local failures = lines(history)
@@ -115,8 +124,8 @@ local function with_failure(history, number, at, failure)
   return table.concat(failures, '\n', math.max(1, #failures - MOST_FAILURES + 1))
 end
 
--- 16 digits sort as text in the order of their numbers. A step needs one at the most, and there are
--- fewer steps than arguments.
+-- The next number of the shard's counter, as 16 digits, which sort as text like the numbers. One INCRBY reserves enough
+-- numbers for the call: a step needs at most one, and there are fewer steps than arguments.
 local last_number
 local function next_number()
   if not last_number then
@@ -132,8 +141,8 @@ local function key_of(member)
   return string.sub(member, 18)
 end
 
--- With a full memory the server refuses writes, except in a script that has deleted a key first. So this lets
--- accepted events be finished; only new events are refused.
+-- If its memory is full, the server refuses writes, except in a script that has deleted a key first. Steps call this so
+-- that accepted events can be finished; only new events are refused.
 local passes = false
 local function pass_when_full()
   if not passes then redis.call('DEL', base .. ':t') end

@@ -1,4 +1,4 @@
--- What reconcile asks for beside the records of events: reconciling.py.
+-- The records for reconcile: ignored types and accepted gaps; see stores/reconciling.py.
 
 local function accepted_name(key)
   return base .. ':c:' .. key
@@ -8,8 +8,9 @@ local function is_accepted(name)
   return tonumber(redis.call('GET', name) or '0') > now
 end
 
--- A member of BASE:f:<endpoint> is the first second of a span, a colon and the type; its score is the last.
--- endpoint, seconds between spans that are one, number remembered, then of each span: type, first, last
+-- A member of BASE:f:<endpoint> is the first second of a span, a colon and the type; the score is the last second.
+-- Arguments: endpoint, the largest gap in seconds between spans that are joined, the number of spans to keep, then type,
+-- first and last second of each new span.
 function ops.note_ignored(arg)
   local name, apart = base .. ':f:' .. arg[1], tonumber(arg[2])
   local known, earliest = {}, math.huge
@@ -40,12 +41,12 @@ function ops.note_ignored(arg)
   return '1'
 end
 
--- endpoint: all spans with their ends
+-- Arguments: endpoint. Reply: all spans with their ends.
 function ops.ignored(arg)
   return redis.call('ZRANGEBYSCORE', base .. ':f:' .. arg[1], '(' .. text(now - retention), '+inf', 'WITHSCORES')
 end
 
--- keys
+-- Arguments: keys of events.
 function ops.accept(arg)
   for _, key in ipairs(arg) do
     redis.call('SET', accepted_name(key), text(now + retention), 'PX', milliseconds(retention))
@@ -53,7 +54,7 @@ function ops.accept(arg)
   return '1'
 end
 
--- keys: of each '1' if its gap is accepted, else ''
+-- Arguments: keys of events. Reply: for each '1' if its gap is accepted, else ''.
 function ops.accepted(arg)
   local found = {}
   for number, key in ipairs(arg) do

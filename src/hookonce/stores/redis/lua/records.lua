@@ -1,17 +1,26 @@
--- The record of an event: that it is done, or its attempts, the claim that lives, and what there is
--- of it in the inbox.
+-- The record of an event. For a done event it says until when; for another event it holds the attempts, the live
+-- claim and the entry in the inbox.
 
 local function name_of(key)
   return base .. ':a:' .. key
 end
 
--- token: of the claim; false if it was settled     ends, lease: of the claim     attempt: the number
--- expires: when the record may be forgotten        finished, outstanding: handlers' names     history: failures
--- settled: the nonce of the call that settled the last claim
--- dead_letter: false; 'dead'; 'kept', if the delivery was kept for the case that the claim ends unsettled; or the
--- Unix time until which the sender may send the event again, after which the kept delivery is a dead letter
--- endpoint: of the inbox it is in, or false; then also event_id, type ('' for none), received, seq, size,
--- put: the token of its enqueue, due: when it may be fetched, delay: the seconds by which that was deferred.
+-- The fields of a record:
+--   token        of the claim; false after the claim was settled
+--   ends, lease  end and length of the claim's lease
+--   attempt      the number of the last attempt
+--   expires      when the record may be forgotten
+--   finished, outstanding    names of handlers
+--   history      the failed attempts
+--   settled      the nonce of the call that settled the last claim
+--   dead_letter  false; 'dead'; 'kept' for a delivery that becomes a dead letter if the claim ends unsettled; or the Unix
+--                time at which a kept delivery becomes a dead letter, until which the sender may send the event again
+-- and if the event is in the inbox:
+--   endpoint     of the inbox; false if the event is not in an inbox
+--   event_id, type ('' for none), received, size    of the delivery
+--   seq          its number in the order of enqueueing
+--   put          the token of its enqueue
+--   due, delay   when it may be fetched, and the seconds from setting `due` to then
 local function packed(record)
   if not record.endpoint then
     return cmsgpack.pack(record.token, record.ends, record.lease, record.attempt, record.expires,
@@ -23,7 +32,8 @@ local function packed(record)
     record.put, record.due, record.delay)
 end
 
--- A done event has a time instead: until when it is done; and the nonce of the call that discarded it.
+-- The record of a done event has two other fields: the time until which it is remembered, and the nonce of the call that
+-- discarded it.
 local function unpacked(string_or_false)
   if not string_or_false then return nil end
   local first, second, lease, attempt, expires, finished, history, settled, dead_letter, outstanding,
@@ -42,7 +52,7 @@ local function new_record()
     finished = '', history = '', settled = '', dead_letter = false, outstanding = '', endpoint = false}
 end
 
--- The record of an event; nil for a new one, or a done one whose retention is over.
+-- The record of an event; nil for a new event, or a done event whose retention is over.
 local function record_of(key)
   local record = unpacked(redis.call('GET', name_of(key)))
   if record and record.done_until and record.done_until <= now then return nil end
@@ -54,12 +64,13 @@ local function unfinished(key)
   return record and not record.done_until and record or nil
 end
 
--- Whether a packed record contains a handler's name. A quick test before it is unpacked.
+-- Whether a packed record contains a handler's name: a quick test before unpacking.
 local function may_be_outstanding(key, name)
   return name == '' or string.find(redis.call('GET', name_of(key)) or '', name, 1, true) ~= nil
 end
 
--- A record expires its retention after the last grant, but not before its claim, entry or dead letter ends.
+-- A record expires after the retention, counted from the last granted claim, but never while a claim is live or an entry
+-- or dead letter exists.
 local function write_record(key, record)
   if record.endpoint or record.dead_letter then
     redis.call('SET', name_of(key), packed(record))
@@ -69,7 +80,8 @@ local function write_record(key, record)
   end
 end
 
--- A lease ends by itself: CLAIMED.expire, FETCHED.expire, SAVED_CLAIMED.expire, KEPT.expire, REPLAYED.expire.
+-- Whether a claim is live. A lease ends by itself: CLAIMED.expire, FETCHED.expire, SAVED_CLAIMED.expire, KEPT.expire,
+-- REPLAYED.expire.
 local function is_live(record)
   return record ~= nil and not record.done_until and now < record.ends
 end
@@ -84,7 +96,7 @@ local function cap(key, record)
   set_live(key, record.ends)
 end
 
--- The caller writes the record.
+-- Gives the event to a new owner. The caller writes the record.
 local function grant(key, record, token, lease)
   if record.token then
     record.history = with_failure(record.history, record.attempt, record.ends, INTERRUPTED)
@@ -99,13 +111,14 @@ local function owned(key, token)
   return record and record.token == token and record or nil
 end
 
--- Finished handlers are removed from the outstanding ones. The caller writes the record.
+-- Adds finished and outstanding handlers; a finished handler is not outstanding. The caller writes the record.
 local function note(record, finished, outstanding)
   record.finished = union(record.finished, finished)
   record.outstanding = without(union(record.outstanding, outstanding), record.finished)
 end
 
--- The claim was lost, but finished handlers are still a fact. Without an attempt, no handler can have finished.
+-- The reply to an owner that has lost its claim. Its finished handlers are recorded all the same, unless the event is
+-- new: without an attempt no handler can have finished.
 local function lose(key, finished)
   local record = finished ~= '' and unfinished(key)
   if record and record.attempt > 0 then
@@ -116,14 +129,15 @@ local function lose(key, finished)
   return LOST
 end
 
--- A settling call whose reply was lost is repeated with the same nonce, and gets the same answer.
+-- The reply to a call that cannot settle its claim. If its nonce is that of the last settling call, it is that call,
+-- repeated after a lost reply, and gets the same reply.
 local function repeated(key, nonce, finished)
   local record = unfinished(key)
   if record and record.settled == nonce then return HELD end
   return lose(key, finished)
 end
 
--- The caller writes the record.
+-- Ends the claim. The caller writes the record.
 local function end_claim(key, record, nonce)
   record.token, record.ends, record.settled = false, 0, nonce
   place(LIVE, key, nil)

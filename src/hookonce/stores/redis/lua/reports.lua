@@ -4,7 +4,8 @@ local function is_of(key, endpoint)
   return endpoint == '' or string.sub(key, 1, #endpoint + 1) == endpoint .. ':'
 end
 
--- endpoint or '': in flight, dead, kept, depth, bytes, received first or '', workers
+-- Arguments: endpoint or ''. Reply: the numbers of events in flight, dead, kept and in the inbox, the bytes in the inbox,
+-- the arrival of its first event or '', and the workers.
 function ops.stats(arg)
   local wanted = arg[1]
   write_all()
@@ -17,7 +18,7 @@ function ops.stats(arg)
   end
   local dead_letters = wanted == '' and base .. ':x' or base .. ':x:' .. wanted
   local dead, kept = redis.call('ZCARD', dead_letters), 0
-  -- Their time has not come yet, or the clock was set back.
+  -- Members with a later time: kept deliveries, or dead letters buried before the clock was set back.
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', dead_letters, '(' .. text(now), '+inf')) do
     local record = record_of(key_of(member)) or {}
     if is_saved(record) and not is_live(record) then kept = kept + 1 end
@@ -45,7 +46,7 @@ function ops.stats(arg)
     oldest and text(oldest) or '', workers}
 end
 
--- keys: of each what is known, or ''
+-- Arguments: keys of events. Reply: the state of each event, '' for an unknown event.
 function ops.known(arg)
   local found = {}
   for number, key in ipairs(arg) do
@@ -66,7 +67,8 @@ function ops.known(arg)
   return found
 end
 
--- endpoint, seconds and number remembered, application or '': all that are known, with when they were seen
+-- Arguments: endpoint, how many seconds an application is remembered, how many are remembered, the application to
+-- register or ''. Reply: the applications, each with the time of its last registration.
 function ops.register(arg)
   local name, own = base .. ':p:' .. arg[1], arg[4]
   local since = text(now - tonumber(arg[2]))
@@ -79,7 +81,8 @@ function ops.register(arg)
   return redis.call('ZRANGEBYSCORE', name, '(' .. since, '+inf', 'WITHSCORES')
 end
 
--- endpoint, seconds and number kept, lines: whether somebody looks
+-- Arguments: endpoint, for how many seconds an operator's look counts, how many lines are kept, the lines.
+-- Reply: '1' if an operator follows, else '0'.
 function ops.publish(arg)
   local endpoint, lines = arg[1], base .. ':h:' .. arg[1]
   if redis.call('EXISTS', base .. ':g:' .. endpoint) == 0 then return '0' end
@@ -93,7 +96,8 @@ function ops.publish(arg)
   return '1'
 end
 
--- endpoint, seconds that a look counts, place or '': the place now, and the lines told since
+-- Arguments: endpoint, for how many seconds an operator's look counts, the place after the last known line or ''.
+-- Reply: the place after the last line, and the lines since the given place.
 function ops.follow(arg)
   local endpoint, place = arg[1], tonumber(arg[3])
   redis.call('SET', base .. ':g:' .. endpoint, '', 'PX', milliseconds(tonumber(arg[2])))
@@ -104,8 +108,8 @@ function ops.follow(arg)
   return {tostring(last), redis.call('LRANGE', base .. ':h:' .. endpoint, place - last, -1)}
 end
 
--- The server expires records by its own clock. With a clock of the caller, expired records are searched one by
--- one. cursor or ''
+-- The server expires records by its own clock. If the caller has its own clock, this step searches for expired records.
+-- Arguments: cursor. Reply: the next cursor ('0' at the end), and how many records were removed.
 function ops.sweep(arg)
   write_all()
   redis.call('ZREMRANGEBYSCORE', LIVE, '-inf', text(now))
