@@ -28,6 +28,9 @@ def types_of(name: Name) -> Iterator[str]:
 
 
 def annotations(name: Name) -> Iterator[ast.expr]:
+    if name.signature.startswith(" = "):
+        yield ast.parse(name.signature[3:], mode="eval").body
+        return
     if name.signature.startswith(": "):
         if name.is_member:  # or these are the values of an enumeration
             yield ast.parse(name.signature[2:], mode="eval").body

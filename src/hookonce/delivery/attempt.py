@@ -43,6 +43,7 @@ from .calls import Calls
 from .dependencies import Dependencies
 from .handling import FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS, Handling
 from .lease import Lease
+from .limits import store_seconds_within
 from .origin import Origin, Queued, Request
 from .verdict import (
     COMPLETE,
@@ -200,7 +201,7 @@ class Attempt:
             try:
                 result = await lease.ask(
                     dependencies.store.claim(self.key, token, limits.lease_seconds),
-                    None if due - now > store_seconds else limits.store_seconds_within(due - now),
+                    None if due - now > store_seconds else store_seconds_within(limits, due - now),
                 )
             except StoreError as error:
                 _log.error("cannot claim %s: %s", self.key, error)

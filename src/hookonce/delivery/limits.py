@@ -91,14 +91,9 @@ class Limits:
                 f" could never arrive; it is {self.bodies_bytes}"
             )
 
-    @property
-    def last_look_seconds(self) -> float:
-        """The time limit of a call to the store that begins when the answer budget is over.
 
-        Up to two such calls share the seconds that are left until the sender gives up.
-        """
-        return (ANSWER_SECONDS - _ON_THE_WAY_SECONDS - self.answer_seconds) / 2
-
-    def store_seconds_within(self, left: float) -> float:
-        """Return the time limit of a call to the store if the answer is due in ``left`` seconds."""
-        return min(self.store_seconds, max(left, self.last_look_seconds))
+def store_seconds_within(limits: Limits, left: float) -> float:
+    """Return the time limit of a call to the store if the answer is due in ``left`` seconds."""
+    # Up to two calls after the answer budget share the seconds until the sender gives up.
+    last_look_seconds = (ANSWER_SECONDS - _ON_THE_WAY_SECONDS - limits.answer_seconds) / 2
+    return min(limits.store_seconds, max(left, last_look_seconds))

@@ -32,6 +32,7 @@ from .attempt import Attempt
 from .attempts import Attempts
 from .dependencies import Dependencies
 from .ignored import IgnoredTypes
+from .limits import store_seconds_within
 from .origin import Request
 from .verdict import comes_until, is_last_delivery, unavailable
 
@@ -217,7 +218,7 @@ class Pipeline:
     async def _enqueue(self, intake: Intake, arrived: Delivery, deadline: float) -> Outcome:
         """Store the delivery for the workers, and return the answer."""
         limits, left = self._dependencies.limits, deadline - asyncio.get_running_loop().time()
-        seconds = limits.store_seconds_within(left)
+        seconds = store_seconds_within(limits, left)
         try:
             result = await within(seconds, intake.enqueue(arrived))
         except StoreError as error:
@@ -244,7 +245,7 @@ class Pipeline:
         store = self._dependencies.store
         if not store.keeps_bodies:
             return
-        seconds = self._dependencies.limits.store_seconds_within(0.0)
+        seconds = store_seconds_within(self._dependencies.limits, 0.0)
         try:
             await within(seconds, store.keep_in_flight(arrived, dead_unix=until))
         except StoreError as error:

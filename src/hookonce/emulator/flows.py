@@ -27,7 +27,10 @@ class EventEmitter(Protocol):
 
 
 class Flow(Protocol):
-    """A flow with default arguments, as the command line runs it."""
+    """A flow with default arguments, as the command line runs it.
+
+    The ``service`` emits the events, and the ``generator`` makes their data.
+    """
 
     async def __call__(
         self, service: EventEmitter, *, generator: EventGenerator | None = None

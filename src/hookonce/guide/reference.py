@@ -6,8 +6,9 @@ It imports no module, so that it also lists the names of an extra that is not in
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -74,7 +75,8 @@ class Name:
 
     Attributes:
         path: the name, or ``Class.member``.
-        signature: the parameters; the values of an enumeration; empty for a constant.
+        signature: the parameters; the values of an enumeration; the type of an alias; empty for
+            another constant.
         doc: the docstring, or the text below a constant; may be empty.
         home: the module that defines it, where the names in its signature have their meaning.
         contracts: the listed classes whose members a class also has; they are not listed again.
@@ -139,7 +141,14 @@ def public_names(module: str) -> Iterator[Name]:
         members = list(_members(name, home, node))
         contracts = _contracts(module, home, node, members)
         elsewhere = _listed_elsewhere(node, contracts.values())
-        yield Name(name, _signature(home, node), doc, home, contracts=tuple(contracts))
+        yield Name(
+            name,
+            _signature(home, node),
+            doc,
+            home,
+            contracts=tuple(contracts),
+            is_async=_is_async(_protocol_call(node)),
+        )
         yield from (member for member in members if member.name not in elsewhere)
 
 
@@ -240,6 +249,8 @@ def _text(node: ast.stmt | None) -> str:
 def _signature(module: str, node: ast.stmt) -> str:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return _call(node)
+    if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias":
+        return f" = {_alias(node.value)}"
     if not isinstance(node, ast.ClassDef):
         return ""
     if _ENUMS & _bases(node):
@@ -247,14 +258,16 @@ def _signature(module: str, node: ast.stmt) -> str:
     if _origin(ast.get_docstring(node) or ""):
         return ""
     fields: dict[str, str] = {}
+    if (call := _protocol_call(node)) is not None:
+        return _call(call, method=True)
     for home, owner in [(module, node), *_ancestors(module, node)]:
-        if (constructor := _constructor(owner)) is not None:
+        if (constructor := _method(owner, "__init__")) is not None:
             is_listed_there = owner is not node and (home, owner.name) in _listed_classes()
             return "" if is_listed_there else _call(constructor, method=True, returns=False)
     for _, owner in reversed([(module, node), *_ancestors(module, node)]):
         for part in owner.body:
             if isinstance(part, ast.AnnAssign):
-                fields |= _field(part)
+                fields |= _field(part, _type_arguments(module, node))
     shown = list(fields.values())
     if shown and "kw_only=True" in "".join(map(ast.unparse, node.decorator_list)):
         shown.insert(0, "*")
@@ -297,7 +310,8 @@ def _contracts(
     return {
         base.name: (base_home, base)
         for base_home, base in found
-        if base.name not in bases and (_constructor(base) or any(_members("", base_home, base)))
+        if base.name not in bases
+        and (_method(base, "__init__") or any(_members("", base_home, base)))
     }
 
 
@@ -317,30 +331,81 @@ def _listed_elsewhere(
     return names
 
 
-def _constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
+def _alias(value: ast.expr | None) -> str:
+    """Return the type that an alias stands for, without pydantic's metadata."""
+    match value:
+        case None:
+            return ""
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[kind, *_])):
+            return ast.unparse(kind)
+    return ast.unparse(value)
+
+
+def _method(node: ast.ClassDef, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     for part in node.body:
-        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+        if isinstance(part, _FUNCTIONS) and part.name == name and "overload" not in _marks(part):
             return part
     return None
+
+
+def _protocol_call(node: ast.ClassDef) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """Return the call of a protocol that functions fulfil."""
+    return _method(node, "__call__") if _is_protocol(node) else None
 
 
 def _is_protocol(node: ast.ClassDef) -> bool:
     return any(base.partition("[")[0] == "Protocol" for base in _bases(node))
 
 
-def _is_async(node: ast.stmt) -> bool:
+def _is_async(node: ast.stmt | None) -> bool:
     """Return whether a call gives an awaitable: not if it gives a context manager."""
-    return isinstance(node, ast.AsyncFunctionDef) and "asynccontextmanager" not in _marks(node)
+    if not isinstance(node, _FUNCTIONS) or "asynccontextmanager" in _marks(node):
+        return False
+    gives_coroutine = node.returns is not None and "Coroutine[" in ast.unparse(node.returns)
+    return isinstance(node, ast.AsyncFunctionDef) or gives_coroutine
 
 
 def _marks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     return {ast.unparse(one).partition("(")[0] for one in node.decorator_list}
 
 
-def _field(node: ast.AnnAssign) -> dict[str, str]:
-    if ast.unparse(node.annotation).startswith("ClassVar"):
+def _field(node: ast.AnnAssign, types: Mapping[str, str]) -> dict[str, str]:
+    """Return the text of a field by its name; nothing for what the constructor does not take.
+
+    Args:
+        node: the definition.
+        types: the types that stand for type variables.
+    """
+    annotation = ast.unparse(node.annotation)
+    if annotation.startswith("ClassVar"):
         return {}
-    return {name: ast.unparse(node) for name in _targets(node) if not name.startswith("_")}
+    text = f": {types.get(annotation, annotation)}" + _default(node.value)
+    return {name: name + text for name in _targets(node) if not name.startswith("_")}
+
+
+def _default(value: ast.expr | None) -> str:
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
+        options = {one.arg: ast.unparse(one.value) for one in value.keywords}
+        if factory := options.get("default_factory"):
+            return f" = {factory}()"
+        return f" = {options['default']}" if "default" in options else ""
+    return "" if value is None else f" = {ast.unparse(value)}"
+
+
+def _type_arguments(module: str, node: ast.ClassDef) -> dict[str, str]:
+    """Return the types that a class gives to the type variables of its generic bases."""
+    types = {}
+    for base in node.bases:
+        if not isinstance(base, ast.Subscript):
+            continue
+        name = ast.unparse(base.value)
+        parents = [parent for _, parent in _ancestors(module, node) if parent.name == name]
+        for own in (one for parent in parents for one in parent.bases):
+            if isinstance(own, ast.Subscript) and ast.unparse(own.value) == "Generic":
+                types[ast.unparse(own.slice)] = ast.unparse(base.slice)
+    return types
 
 
 def _ancestors(module: str, node: ast.ClassDef) -> Iterator[tuple[str, ast.ClassDef]]:
@@ -374,8 +439,15 @@ def _call(
     arguments = ast.unparse(node.args)
     if method:
         arguments = arguments.partition(", ")[2]
-    answer = f" -> {ast.unparse(node.returns)}" if returns and node.returns else ""
-    return f"({arguments}){answer}"
+    return f"({arguments}) -> {_answer(node)}" if returns and node.returns else f"({arguments})"
+
+
+def _answer(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Return the type of what a caller gets from the call, or from awaiting it."""
+    answer = ast.unparse(node.returns) if node.returns else ""
+    if _marks(node) & {"contextmanager", "asynccontextmanager"}:
+        return re.sub(r"^(Async)?Iterator", r"Abstract\1ContextManager", answer)
+    return re.sub(r"^Coroutine\[Any, Any, (.*)\]$", r"\1", answer)
 
 
 def _members(path: str, module: str, node: ast.ClassDef) -> Iterator[Name]:

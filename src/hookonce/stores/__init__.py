@@ -48,7 +48,6 @@ from .values import (
 
 __all__ = [
     "DEFAULT_RETENTION",
-    "REDIS_SCHEMES",
     "AcquireResult",
     "Acquired",
     "Activity",
@@ -87,7 +86,6 @@ __all__ = [
     "WantedDeadLetters",
     "Watermark",
     "open_store",
-    "sqlite_path",
 ]
 
 REDIS_SCHEMES = {

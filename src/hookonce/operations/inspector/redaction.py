@@ -103,11 +103,6 @@ class Redaction:
         _set(self, "_last_names", frozenset(lasts - {""}))
         _set(self, "_patterns", tuple(tuple(path.split(".")) for path in self.paths))
 
-    @property
-    def needs_paths(self) -> bool:
-        """Whether a rule names a whole path, so that a field's name alone is not enough."""
-        return any(path.endswith("*") for path in self.paths)
-
     def hides_header(self, name: str) -> bool:
         """Return whether the value of a header is hidden."""
         lowered = name.lower()

@@ -42,10 +42,14 @@ NONE: frozenset[str] = frozenset()
 
 
 class MakeStore(Protocol):
-    """Makes a store, for example the class of the store with its first arguments bound."""
+    """Makes a store, for example the class of the store with its first arguments bound.
+
+    The store takes the time from ``clock``, also for leases, and remembers handled events for the
+    ``retention``.
+    """
 
     def __call__(self, *, clock: Clock, retention: timedelta) -> Store:
-        """Return a store that takes the time from this clock, also for leases."""
+        """Return a new store."""
         ...
 
 
