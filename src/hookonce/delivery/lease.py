@@ -33,6 +33,7 @@ _CHECKPOINT_SECONDS = 0.1
 _EXTEND_AGAIN_SECONDS = 1.0
 
 _NONE: frozenset[str] = frozenset()
+_HELD = Ownership.HELD  # looking up a member of an enum is slow in Python 3.11
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -202,7 +203,7 @@ class Lease:
                     self.stop_extending()
                     if self._is_left:
                         self._forget_unrecorded()
-                    return ownership or Ownership.HELD
+                    return ownership or _HELD
                 continue  # the attempt has adopted another claim: settle that one, too
             await asyncio.sleep(pause)
             if self._is_left and self.dependencies.unrecorded.get(self.key) is not self.finished:

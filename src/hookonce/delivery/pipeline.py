@@ -111,7 +111,8 @@ class Pipeline:
         received = DeliveryReceived(
             dependencies.endpoint, body, headers, dependencies.clock(), is_backfill
         )
-        observers.notify(received)
+        if observers.look_closely:
+            observers.notify(received)
         verified = event_type = hints = refusal = None
         try:
             signed, said = read_headers(headers, self._service)
@@ -126,7 +127,7 @@ class Pipeline:
             outcome = _NO_SECRETS
         else:
             hints = said
-            if observers.wants(DeliveryAuthenticated):
+            if observers.look_closely and observers.wants(DeliveryAuthenticated):
                 observers.notify(DeliveryAuthenticated(received, verified, hints))
             deadline = started + dependencies.limits.answer_seconds
             event_type, outcome = await self._receive(verified, hints, received.at_unix, deadline)
@@ -187,7 +188,7 @@ class Pipeline:
             outcome = await attempts.begin(attempt).answer.future
         else:
             outcome = await self._joined(attempt)
-        if outcome.reason is Reason.IN_FLIGHT and is_last_delivery(hints.attempt):
+        if is_last_delivery(hints.attempt) and outcome.reason is Reason.IN_FLIGHT:
             await self._keep_in_flight(arrived, comes_until(event, verified.timestamp))
         return event_type, outcome
 

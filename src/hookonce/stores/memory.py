@@ -108,12 +108,12 @@ class MemoryStore(StepStore):
         now = self._clock()
         if now < self._done.get(key, 0.0):
             return Done()
-        known = self._known(key)
         expires = now + self.retention_seconds
-        if known is NEW:  # FREE.claim, as for nearly every delivery
+        if key not in self._records and key not in self._dead:  # FREE.claim, for nearly every event
             self._make_room(now)
             self._records[key] = Record(token, now + lease, lease, 1, _NONE, _NONE, (), expires)
             return Claimed(key, token, 1, _NONE, lease)
+        known = self._known(key)
         result, record = life.claim(known, Moment(now, now, expires), key, token, lease)
         if record.expires != known.expires:  # granted again: it now expires last
             del self._records[key]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Iterable
 from typing import Any, TypeAlias, get_type_hints
 
 from ..logs import get_logger
-from .records import Observer, is_step
+from .records import DeliveryAuthenticated, DeliveryReceived, Observer, is_step
 
 _log = get_logger("hookonce.observation")
 
@@ -30,6 +30,10 @@ class Observers:
     Args:
         observers: the observers to notify.
 
+    Attributes:
+        look_closely: whether an observer wants more of a delivery than its answer and failures. If
+            not, the pipeline and the attempts need not ask about each record of a success.
+
     Raises:
         TypeError: an argument is not an observer; the message says what to do.
 
@@ -48,7 +52,7 @@ class Observers:
             if getattr(method, "__func__", None) is not getattr(Observer, _HOOKS[record]):
                 events = of if is_step(record) else None
                 self._listeners.setdefault(record, []).append((method, events))
-                self.look_closely |= is_step(record)
+                self.look_closely |= _is_close(record)
 
     def remove(self, observer: Observer) -> None:
         """Stop notifying this observer."""
@@ -56,7 +60,7 @@ class Observers:
             others = [one for one in listeners if getattr(one[0], "__self__", None) is not observer]
             self._listeners[record] = others
         self.look_closely = any(
-            listeners and is_step(record) for record, listeners in self._listeners.items()
+            listeners and _is_close(record) for record, listeners in self._listeners.items()
         )
 
     def wants(self, record: type, event_id: str | None = None) -> bool:
@@ -82,6 +86,11 @@ class Observers:
                     "%s failed; the delivery is not affected",
                     getattr(method, "__qualname__", "an observer"),
                 )
+
+
+def _is_close(record: type) -> bool:
+    """Return whether a delivery that succeeds has such a record, beside its answer."""
+    return record in {DeliveryReceived, DeliveryAuthenticated} or is_step(record)
 
 
 def _method(observer: Observer, name: str) -> Callable[[Any], object]:

@@ -43,17 +43,18 @@ class AnswerWatch(Observer):
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
         """Log an answer, and pass it on to the checks that need it."""
-        if record.refusal is not None or _log.isEnabledFor(logging.INFO):
+        # Unpacking a named tuple is much faster than reading its fields by name.
+        _, outcome, _, received, delivery, event_type, _, refusal = record
+        if refusal is not None or _log.isEnabledFor(logging.INFO):
             log_answer(record)
-        if record.outcome.status >= 400 or self._disabling.streak is not None:
+        if outcome.status >= 400 or self._disabling.streak is not None:
             self._disabling.note(record)
-        delivery, received = record.verified, record.received
         if delivery is None or received is None:
             return
-        at = received.at_unix
-        if record.event_type is not None and len(received.body) <= _LARGEST_RECENT_BYTES:
+        _, body, _, at, is_backfill = received
+        if event_type is not None and len(body) <= _LARGEST_RECENT_BYTES:
             self._recent.append((at, delivery))
-        if not received.is_backfill:
+        if not is_backfill:
             rotation = self._rotation
             rotation.matched[delivery.secret_index] = at
             if delivery.signature_count > 1 or at >= rotation.quiet_until:
