@@ -192,11 +192,11 @@ class StoreMachine(RuleBasedStateMachine):
     def claim_again(self, key: DeliveryKey, age: int) -> None:
         claim = self.past_claim(key, age)
         if claim.token in self.replays:
-            result = self.run(self.store.replay(key, claim.token, claim.lease))
-            self.replayed(key, claim.token, claim.lease, result)
+            result = self.run(self.store.replay(key, claim.token, claim.lease_seconds))
+            self.replayed(key, claim.token, claim.lease_seconds, result)
         else:
-            result = self.run(self.store.claim(key, claim.token, claim.lease))
-            self.claimed(key, claim.token, claim.lease, result)
+            result = self.run(self.store.claim(key, claim.token, claim.lease_seconds))
+            self.claimed(key, claim.token, claim.lease_seconds, result)
 
     @rule(key=keys, lease=leases)
     def replay(self, key: DeliveryKey, lease: float) -> None:
@@ -259,7 +259,7 @@ class StoreMachine(RuleBasedStateMachine):
         if event.forgettable_at <= self.now:
             known.append(event.forgotten())
         assert (result.attempt - 1, result.finished, result.outstanding) in known
-        assert (result.key, result.token, result.lease) == (key, token, lease)
+        assert (result.key, result.token, result.lease_seconds) == (key, token, lease)
         event.owner, event.until, event.lease = token, self.now + lease, lease
         event.attempts, event.finished, event.outstanding = (
             result.attempt,
@@ -294,10 +294,10 @@ class StoreMachine(RuleBasedStateMachine):
         claim = self.past_claim(key, age)
         if self.holds(claim, self.run(self.store.extend(claim, finished, outstanding)), finished):
             event = self.events[key]
-            event.until = self.now + claim.lease
+            event.until = self.now + claim.lease_seconds
             event.note(finished, outstanding)
             if event.place is not None:
-                event.place.schedule(self.now, claim.lease)
+                event.place.schedule(self.now, claim.lease_seconds)
 
     @rule(key=keys, age=ages, finished=handlers, outstanding=handlers, began=begun)
     def release(

@@ -305,7 +305,11 @@ class TestSharedBatches:
                 asyncio.create_task(store.claim(delivery_key(name, "evt"), new_token(), lease))
                 for name, lease in (("one", 5.0), ("two", LEASE))
             ]
-        leases = [claim.lease for claim in await asyncio.gather(*calls) if hasattr(claim, "lease")]
+        leases = [
+            claim.lease_seconds
+            for claim in await asyncio.gather(*calls)
+            if isinstance(claim, Claimed)
+        ]
         assert leases == [5.0, LEASE]
         assert (await store.stats(endpoint="one")).in_flight == 1
         assert (await store.stats(endpoint="two")).in_flight == 1

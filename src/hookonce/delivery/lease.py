@@ -118,7 +118,8 @@ class Lease:
             since: the same moment, in the event loop's time.
 
         """
-        lease, finished, unrecorded = claim.lease, claim.finished, self.dependencies.unrecorded
+        lease, finished = claim.lease_seconds, claim.finished
+        unrecorded = self.dependencies.unrecorded
         self.claim, self.number = claim, claim.attempt
         self.sure_until = asked_at + lease
         self._ends, self._extend_at = since + lease, since + lease / 3
@@ -158,7 +159,7 @@ class Lease:
         except StoreError as error:
             _log.warning("could not extend the lease of %s: %s", self.key, error)
             if self._extend_at < inf:
-                again = min(_EXTEND_AGAIN_SECONDS, claim.lease / 10)
+                again = min(_EXTEND_AGAIN_SECONDS, claim.lease_seconds / 10)
                 self._extend_at = self.loop.time() + again
             return False
         if claim is not self.claim:
@@ -168,7 +169,8 @@ class Lease:
                 _log.error("the lease of %s was lost; another attempt may have begun", self.key)
             self._extend_at = inf
             return False
-        self._ends, self.sure_until = asked_at + claim.lease, monotonic + claim.lease
+        seconds = claim.lease_seconds
+        self._ends, self.sure_until = asked_at + seconds, monotonic + seconds
         for lock in tuple(self._locks or ()):
             await lock.extend()
         return True

@@ -475,7 +475,9 @@ def fetch_again(
     held, record = fetch(record, moment, key, token, lease)
     if held is None:
         return None, record
-    return held._replace(lease=lease), record._replace(until=moment.now + lease, lease=lease)
+    return held._replace(lease_seconds=lease), record._replace(
+        until=moment.now + lease, lease=lease
+    )
 
 
 def enqueue(record: Record, moment: Moment, token: Token) -> tuple[EnqueueResult, Record]:
@@ -509,10 +511,10 @@ def extend(
         return Ownership.LOST, _lost(record, finished)
     finished, outstanding = _noted(record, finished, outstanding)
     return Ownership.HELD, record._replace(
-        until=moment.now + claim.lease if state in _LIVE else 0.0,
+        until=moment.now + claim.lease_seconds if state in _LIVE else 0.0,
         finished=finished,
         outstanding=outstanding,
-        queued=_scheduled(record.queued, moment, claim.lease),
+        queued=_scheduled(record.queued, moment, claim.lease_seconds),
     )
 
 

@@ -56,7 +56,7 @@ class Claimed(NamedTuple):
         token: the owner's token.
         attempt: the number of this attempt, from 1; crashed attempts count.
         finished: the handlers that have succeeded in earlier attempts.
-        lease: seconds a claim or an extension lasts.
+        lease_seconds: how long a claim or an extension lasts.
         outstanding: the handlers that an earlier attempt has recorded as failed or not run.
     """
 
@@ -64,7 +64,7 @@ class Claimed(NamedTuple):
     token: Token
     attempt: int
     finished: frozenset[str]
-    lease: float
+    lease_seconds: float
     outstanding: frozenset[str] = frozenset()
 
 

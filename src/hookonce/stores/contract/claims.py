@@ -144,8 +144,8 @@ async def an_event_is_in_flight_until_its_lease_ends_and_then_free(bench: Bench)
 async def each_claim_has_the_lease_it_asked_for(bench: Bench) -> None:
     store = bench.store
     short, long = key_of("short"), key_of("long")
-    assert (await claim(store, short, lease=5.0)).lease == 5.0
-    assert (await claim(store, long, lease=500.0)).lease == 500.0
+    assert (await claim(store, short, lease=5.0)).lease_seconds == 5.0
+    assert (await claim(store, long, lease=500.0)).lease_seconds == 500.0
     bench.clock.advance(5)
     assert await claimed_by_another(store, short) is Claimed
     bench.clock.advance(494)

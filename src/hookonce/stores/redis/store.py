@@ -149,7 +149,7 @@ class RedisStore(RedisReports, RedisReconciling):
     ) -> Ownership:
         """Extend the lease; see ``Store.extend``."""
         names = codec.write_names(finished), codec.write_names(outstanding)
-        return await self._own(claim, "extend", claim.lease, *names)
+        return await self._own(claim, "extend", claim.lease_seconds, *names)
 
     async def complete(self, claim: Claimed) -> None:
         """Record that the event is handled; see ``Store.complete``."""
