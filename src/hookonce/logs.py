@@ -25,6 +25,7 @@ LOGGERS = (
     "hookonce.lease",
     "hookonce.metrics",
     "hookonce.observation",
+    "hookonce.requests",
     "hookonce.rotation",
     "hookonce.secrets",
     "hookonce.store",

@@ -217,7 +217,11 @@ def test_a_health_token_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_paths_are_not_found(server: Server) -> None:
-    assert server.deliver("evt_elsewhere", path="/").status == 404
+    assert server.deliver("evt_elsewhere", path="/webhook").status == 404
+    server.process.printed(
+        r"WARNING hookonce\.requests: a delivery did not reach a receiver: POST '/webhook'"
+        r" \(answered 404\); deliveries go to /webhooks\n"
+    )
 
 
 def test_each_delivery_is_a_line_of_the_log_without_secret_or_signature(server: Server) -> None:

@@ -14,6 +14,7 @@ import yaml
 from support.needs import needed
 
 from hookonce import Receiver, Refusal
+from hookonce.cli.requests import RequestKind
 from hookonce.events import EVENT_CLASSES
 from hookonce.operations.prometheus import PrometheusObserver
 from hookonce.outcome import Reason
@@ -32,6 +33,7 @@ _GROUPING = re.compile(r"\b(?:by|on|without|ignoring)\s*\(([^)]*)\)")
 NAMES = {
     "reason": {*Reason, *Refusal},
     "event_type": {*EVENT_CLASSES, "unknown", "unread"},
+    "kind": set(RequestKind),
     "result": {"succeeded", "failed", "rejected", "retry_requested"}
     | {"stored", "waiting", "done", "dead", "full"},
 }
@@ -68,6 +70,7 @@ async def shown(tmp_path: Path) -> list[Sample]:
         await observer.refresh()
 
     await deliver_everything(observer, tmp_path, refresh)
+    observer.count_request(RequestKind.RECEIVER, 200)  # `hookonce serve` calls it
     return samples(observer)
 
 

@@ -96,7 +96,7 @@ async def test_every_process_shows_the_metrics_of_all(
 @pytest.mark.anyio
 async def test_the_option_adds_the_metrics_route_to_a_loaded_receiver() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
-    routes = [*receiver.routes("/webhooks"), *metrics_of([receiver], "/webhooks")]
+    routes = [*receiver.routes("/webhooks"), *metrics_of([receiver], "/webhooks")[1]]
     app = application(routes, receiver.lifespan)
     async with serving(app) as site, httpx2.AsyncClient(base_url=site.url) as client:
         await HttpSender(client, SECRET).send(make_event(CommentReceived))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -18,8 +18,12 @@ metrics_option = click.option(
 )
 
 
-def metrics_of(receivers: Sequence[Receiver], path: str) -> list[Route]:
+def metrics_of(
+    receivers: Sequence[Receiver], path: str
+) -> tuple[Callable[[str, int], None], list[Route]]:
     """Observe the receivers and return the route of their metrics, or end with the error.
+
+    Also returns a function that counts requests, which takes their kind and their status.
 
     Args:
         path: the path of deliveries.
@@ -38,4 +42,4 @@ def metrics_of(receivers: Sequence[Receiver], path: str) -> list[Route]:
     for receiver in receivers:
         receiver.observe(observer)
         observer.know(receiver)
-    return metrics_routes(receivers[0], observer)
+    return observer.count_request, metrics_routes(receivers[0], observer)

@@ -31,9 +31,10 @@ from .connections import OVERLOADED, Connections, allow_files
 from .durations import Duration
 from .ending import end_seconds_of, end_with_its_threads
 from .listeners import DEFAULT_PORT, HEALTH_TOKEN_VARIABLE, bound, url_of
-from .loading import factory_option, load
+from .loading import Loaded, factory_option, load
 from .logs import log_options, log_settings, start_logging
 from .metrics import metrics_of, metrics_option
+from .requests import RequestLog
 from .statuses import CannotBegin, Status
 from .stores import run
 from .supervisor import processes_option, supervised
@@ -188,15 +189,7 @@ def serve(
         inspector, generated_token = _inspector(targets, [_own_name(host), *inspector_hosts])
     for one in targets:
         run(_open_once(one))  # gives one line of error, where the server would print a traceback
-    more = metrics_of(targets, path) if metrics else []
-    health_token = os.environ.get(HEALTH_TOKEN_VARIABLE) or None
-    try:
-        if isinstance(loaded.named, Receiver):
-            app = service_app(targets[0], path, inspector, more, health_token=health_token)
-        else:
-            app = application_of(loaded, inspector, more, health_token=health_token)
-    except ValueError as error:
-        raise CannotBegin(f"{HEALTH_TOKEN_VARIABLE}: {error}") from None
+    app = _app_of(loaded, path, inspector, with_metrics=metrics)
     connections = Connections(
         max_connections, idle_seconds=idle_seconds, refuse=_refusing(targets[0])
     )
@@ -272,6 +265,27 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: Sequence[socket.socket] | None = None) -> None:
         self._before_end()
         await super().shutdown(None if sockets is None else list(sockets))
+
+
+def _app_of(
+    loaded: Loaded, path: str, inspector: Inspector | None, *, with_metrics: bool
+) -> ASGIApp:
+    """Return the application to serve, with a log of all requests; or end with the error."""
+    receivers = tuple(loaded.receivers.values())
+    count_request, more = metrics_of(receivers, path) if with_metrics else (None, [])
+    health_token = os.environ.get(HEALTH_TOKEN_VARIABLE) or None
+    try:
+        if isinstance(loaded.named, Receiver):
+            app = service_app(receivers[0], path, inspector, more, health_token=health_token)
+        else:
+            app = application_of(loaded, inspector, more, health_token=health_token)
+    except ValueError as error:
+        raise CannotBegin(f"{HEALTH_TOKEN_VARIABLE}: {error}") from None
+    own_paths = [*HEALTH_PATHS, *(route.path for route in more)]
+    if inspector is not None:
+        own_paths.append(INSPECTOR_PATH)
+    delivery_paths = [each or path for each in loaded.receivers]
+    return RequestLog(app, own_paths=own_paths, delivery_paths=delivery_paths, count=count_request)
 
 
 def _check_paths(path: str, inspector_hosts: Sequence[str], *, with_inspector: bool) -> None:

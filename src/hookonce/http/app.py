@@ -38,6 +38,7 @@ from .guard import StatusGuard, check_path, respond
 
 __all__ = [
     "MORE_SLASHES",
+    "REACHED",
     "ASGIApp",
     "DeliveryApp",
     "Message",
@@ -54,6 +55,8 @@ __all__ = [
 
 _log = get_logger("hookonce.http")
 
+REACHED = "hookonce.reached"
+"""The key in a scope of the list to which a receiver adds itself when a request reaches it."""
 
 _NOTHING_CAME = (
     ", not even a part of it: the client is slow, or something before the receiver (middleware, a"
@@ -107,6 +110,8 @@ class DeliveryApp:
         """Answer one request; an unexpected exception is answered 500."""
         loop = asyncio.get_running_loop()
         started = loop.time()
+        if (reached := scope.get(REACHED)) is not None:
+            reached.append(self)
         if scope["method"] != "POST":
             await self._refuse(send, NOT_POST, started)
             return

@@ -150,6 +150,15 @@ class PrometheusObserver(Observer):
             self._metrics.store_up[endpoint,].set(1)
             self._metrics.show(endpoint, stats)
 
+    def count_request(self, kind: str, status: int) -> None:
+        """Count a request to ``hookonce serve``.
+
+        Args:
+            kind: what answered it, from a bounded set of names.
+            status: the HTTP status of the answer.
+        """
+        self._metrics.requests[kind, status].inc()
+
     def delivery_answered(self, record: DeliveryAnswered) -> None:
         """Count and measure an answer."""
         metrics, endpoint, outcome = self._metrics, record.endpoint, record.outcome

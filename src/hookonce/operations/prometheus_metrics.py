@@ -80,6 +80,13 @@ class Metrics:
             "Requests answered, by event type, HTTP status and reason.",
             *("endpoint", "event_type", "status", "reason"),
         )
+        self.requests = counter(
+            "http_requests_total",
+            "Requests to hookonce serve, by what answered: a receiver, the server itself (health,"
+            " metrics, inspector), your application, or nothing (unknown; misdirected if it was a"
+            " delivery).",
+            *("kind", "status"),
+        )
         self.answers = histogram(
             "answer_duration_seconds",
             "Time from a request to its answer; the sender gives up at 10 s.",
