@@ -120,7 +120,7 @@ AbsoluteInstant: TypeAlias = Annotated[
     GetPydanticSchema(lambda _source, _handler: core_schema.datetime_schema(tz_constraint="aware")),
     PlainSerializer(_write_as_service, return_type=str, when_used="json"),
 ]
-"""An aware datetime; a value without an offset is refused, so that nothing sent is a guess."""
+"""An aware datetime; a value without an offset is refused: its time zone would be a guess."""
 
 # Validated as a plain string: trying the listed values first would cost time on every field.
 _OPEN = GetPydanticSchema(lambda _source, handler: handler(str))
@@ -353,7 +353,7 @@ class PostInput(_Input):
     media_ids: list[str] | None = Field(default=None, max_length=35)
     base_media_ids: list[str] | None = Field(default=None, max_length=35)  # old name of media_ids
     targets: list[PostTargetInput] = Field(min_length=1)
-    scheduled_at: AbsoluteInstant | None = None  # with an offset, or it is refused
+    scheduled_at: AbsoluteInstant | None = None  # a value without an offset is refused
     mode: PostMode = "draft"  # a closed enum: we write this value, we never read it
 
     @model_validator(mode="after")

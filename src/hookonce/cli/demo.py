@@ -248,7 +248,7 @@ class _Demonstration:
         finally:
             attempts = self._attempts[event.id]
             attempts.append(outcome)
-            if self._with_inbox or context.is_replay:  # else the answer shows the outcome
+            if self._with_inbox or context.is_replay:  # otherwise the answer shows it
                 expected = self._expected_attempts.get(event.id, attempts)
                 wanted = "" if attempts == expected[: len(attempts)] else f"attempts {expected}"
                 row = (event.type, event.id, context.attempt, "handler", outcome, None)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from .statuses import CannotBegin
 
 DEFAULT_PORT = 8000
-HEALTH_TOKEN_VARIABLE = "HOOKONCE_HEALTH_TOKEN"  # noqa: S105 - its name, not its value
+HEALTH_TOKEN_VARIABLE = "HOOKONCE_HEALTH_TOKEN"  # noqa: S105 - the variable's name, not a token
 
 
 def bound(host: str, port: int) -> list[socket.socket]:

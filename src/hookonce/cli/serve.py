@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hookonce.operations.inspector import Inspector
 
 
-TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - its name, not its value
+TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - the variable's name, not a token
 # Under --reload, every process gets the same generated token through this variable.
 _GENERATED_TOKEN_VARIABLE = "_HOOKONCE_GENERATED_INSPECTOR_TOKEN"  # noqa: S105 - the same
 

@@ -134,8 +134,8 @@ class _Supervisor:
                 if is_new:
                     return Member(self._theirs)
             self._read_reports(_TICK_SECONDS)
-            # Before the reaping: a service manager may have signalled the processes too, and one
-            # that has ended already must not count as a failure.
+            # Handle signals before reaping: a service manager may have signalled the processes too,
+            # and a process that has ended for this reason must not count as a failure.
             self._obey_signals()
             self._reap()
             self._kill_late()

@@ -155,7 +155,7 @@ class Once(Generic[T]):
         try:
             async with rolled_back(self._ledger) as transaction:
                 is_new = await self._ledger.insert(transaction, effect)
-        except Exception as error:  # noqa: BLE001 - the next attempt at the event finds out
+        except Exception as error:  # noqa: BLE001 - the next attempt at the event will look again
             lost.add_note(f"could not look up whether it was committed: {first_line(error)}")
             return False
         if not is_new:

@@ -114,7 +114,7 @@ class EndpointRow:
             self.failing_since = now
 
     def is_failing_too_long(self, now: float) -> bool:
-        """Return whether it has failed for 72 hours, with at least 10 failed attempts."""
+        """Return whether the endpoint has failed for 72 hours, with at least 10 failed attempts."""
         return (
             self.failing_since is not None
             and now - self.failing_since >= DISABLING_SECONDS

@@ -23,7 +23,7 @@ NO_ANSWER_IN_TIME = "no answer within {:g} s"
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A request, and its attempt before the answer."""
+    """A request that is ready to send, and its attempt without a result."""
 
     request: OutgoingRequest
     attempt: DeliveryAttempt

@@ -153,10 +153,10 @@ def announced_length(value: bytes | str | None, most: int) -> int | None:
 
 
 def check_size(size: int, most: int) -> None:
-    """Check that a body does not exceed its limit, or log the refusal.
+    """Refuse a body that exceeds its limit, and log that.
 
     Raises:
-        RefusedError: 413, it does.
+        RefusedError: 413, the body is too large.
     """
     if size > most:
         _log.warning("refused a body of more than %d bytes", most)

@@ -28,7 +28,7 @@ _PIECE_BYTES = 64 * 1024
 
 _SOCKETS = ("gunicorn.socket", "werkzeug.socket")
 
-# Short beside the time limit of a body, and long enough to cost nothing.
+# Much shorter than the time limit of a body, and long enough to cost almost no time.
 _POLL_SECONDS = 0.25
 
 

@@ -129,7 +129,7 @@ def stable_name(function: Callable[..., Any], name: str | None) -> str:
 def is_async(function: Callable[..., Any]) -> bool:
     """Return whether a function is async; other functions run in a thread."""
     # A plain wrapper around an async function runs in a thread; its result is awaited afterwards.
-    call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
+    call = getattr(function, "__call__", None)  # noqa: B004 - inspected, not called
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
@@ -157,7 +157,7 @@ def takes_context(function: Callable[..., Any], *given: str) -> bool:
 
 def _check_no_generator(function: Callable[..., Any]) -> None:
     """Refuse a generator function, because a call would not run its body."""
-    call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
+    call = getattr(function, "__call__", None)  # noqa: B004 - inspected, not called
     for candidate in (function, inspect.unwrap(function), call):
         if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
             raise TypeError(

@@ -112,7 +112,7 @@ def keyed_by(options: HandlerOptions[Any, Any]) -> Keyed | None:
     function = serial_by if latest_by is None else latest_by
     if function is None:
         return None
-    call = getattr(function, "__call__", None)  # noqa: B004 - the method is what is looked at
+    call = getattr(function, "__call__", None)  # noqa: B004 - inspected, not called
     if not callable(function) or any(map(inspect.iscoroutinefunction, (function, call))):
         raise TypeError(
             "a key function is a plain function of the event, such as lambda event: event.data.id,"

@@ -144,7 +144,7 @@ class Reply:
 
     @property
     def is_redirect(self) -> bool:
-        """Whether it is a redirect, which the sender does not follow."""
+        """Whether the answer is a redirect, which the sender does not follow."""
         return 300 <= self.status < 400
 
 

@@ -164,7 +164,7 @@ async def _post(app: ASGIApp, path: str, request: SignedRequest) -> Reply | Find
 
 
 class ApplicationExitError(Exception):
-    """An application raised SystemExit or another BaseException, which is the cause."""
+    """An application raised SystemExit or another BaseException; ``__cause__`` holds it."""
 
 
 def _without_exits(app: ASGIApp) -> ASGIApp:

@@ -80,7 +80,7 @@ class Bounded(Generic[K, V]):
         return None if found is None else found[0]
 
     def newest_first(self) -> Iterator[tuple[K, V]]:
-        """Yield the entries, the one that was last put or grown first."""
+        """Yield the entries; the entry that was put or grown last comes first."""
         for key, (value, _) in reversed(self._entries.items()):
             yield key, value
 

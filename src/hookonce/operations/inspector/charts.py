@@ -120,7 +120,7 @@ def _line(values: Iterable[float | None], top: float) -> str:
         if value is None:
             continue
         is_near = x - last <= _LONGEST_GAP_SECONDS
-        # A line of no length has round ends, so a single point is visible too.
+        # Draw a single point as a line of length 0: its round ends make it visible.
         parts.append(f"{'L' if is_near else 'M'}{x} {_y(value, top)}{'' if is_near else 'h0'}")
         last = x
     return "".join(parts)

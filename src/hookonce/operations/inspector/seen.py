@@ -14,7 +14,7 @@ from ...verification.signature import VerifiedDelivery
 from ...watching.records import DeliveryAnswered, DeliveryReceived
 from ...watching.steps import EventState, EventStep
 
-# An event has twelve attempts in the inbox by default, and few have more than three handlers.
+# Enough for the inbox's default of twelve attempts with three handlers.
 _MOST_STEPS = 100
 
 

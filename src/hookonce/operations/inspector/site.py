@@ -155,7 +155,7 @@ class Site:
     async def _deliveries(self, request: Request) -> Response:
         filters = Filters.parse(request.query_params)
         await self._others.look()
-        cursor = self.live.cursor  # taken before the rows: the stream sends later changes again
+        cursor = self.live.cursor  # before the rows are read, so that the stream misses no change
         copies = [seen.copy() for seen in self._journal.newest_first()]
 
         def content() -> Mapping[str, object]:

@@ -98,7 +98,7 @@ class _Event:
             self.bench.clock.advance(LEASE)
 
     async def state(self) -> State:
-        """Return the state of the event, found by calls that may change it."""
+        """Return the state of the event; the calls that find it may change the state."""
         stats = await self.store.stats()
         in_flight = stats.in_flight == 1
         if isinstance(self.store, InboxStore) and (entry := await self.store.entry(KEY)):

@@ -125,7 +125,8 @@ class OpenFile:
                 if now.file is None:
                     return False
             elif now.log != self._own.log and _is_empty(self.log):
-                # A log that is not empty was written by a process that saved this log before.
+                # If the log at the path is not empty, another process writes to it and has saved
+                # this log before.
                 self._checkpoint()
             self._keep_log_on_close()
         self._close()
