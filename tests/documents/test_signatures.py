@@ -7,7 +7,8 @@ from functools import cache
 
 import pytest
 
-from hookonce.guide.reference import MODULES, Name, definition, public_names
+from hookonce.guide.definitions import definition
+from hookonce.guide.reference import MODULES, Name, public_names
 
 
 @cache
