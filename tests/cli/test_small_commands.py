@@ -134,6 +134,21 @@ def test_a_small_command_does_not_wait_for_the_parts_of_others() -> None:
     assert not {"hookonce.receiver", "pydantic", "uvicorn"} & set(loaded)
 
 
+@pytest.mark.parametrize("command", ["serve", "worker", "inbox", "dead", "health"])
+def test_a_command_for_production_loads_neither_the_emulator_nor_the_client(command: str) -> None:
+    """They take a third of the time in which a process starts."""
+    loaded = run_python(
+        f"""
+        import sys
+        from hookonce.cli import commands
+        commands.cli.get_command(None, {command!r})
+        print(*sys.modules)
+        """
+    ).split()
+    assert f"hookonce.cli.{command}" in loaded
+    assert not {"hookonce.emulator", "hookonce.simulation", "hookonce.client"} & set(loaded)
+
+
 WITHOUT = """
 import sys
 from importlib.machinery import PathFinder

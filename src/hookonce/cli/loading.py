@@ -17,7 +17,6 @@ import click
 from hookonce import Receiver
 from hookonce.errors import SecretError
 from hookonce.operations.doctor.subjects import subjects_in
-from hookonce.simulation.calls import own_frames
 from hookonce.verification.providers import (
     SECRETS_VARIABLE,
     EnvironmentSecrets,
@@ -159,6 +158,8 @@ def receivers_of(named: object) -> dict[str, Receiver]:
 
 def user_frames(error: BaseException) -> str:
     """Return the traceback of an error with only the user's frames."""
+    from hookonce.simulation.calls import own_frames  # noqa: PLC0415 - it loads the emulator and the client
+
     lines = [*traceback.format_list(own_frames(error)), *traceback.format_exception_only(error)]
     return "".join(lines).rstrip()
 
