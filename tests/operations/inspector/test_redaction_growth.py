@@ -126,7 +126,6 @@ def test_four_times_the_text_takes_no_more_than_four_times_the_calls(
     assert calls_of(reading, first + text * 4) <= 4.4 * small + 200
 
 
-@pytest.mark.costs("10 s")
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("pieces", KNOWN_ATTACKS, ids="".join)
 def test_a_known_attack_takes_four_times_as_long_at_four_times_the_length(
@@ -135,9 +134,13 @@ def test_a_known_attack_takes_four_times_as_long_at_four_times_the_length(
     """What grew with the square of the length took sixteen times as long."""
     unit = "".join(pieces)
     text = unit * (12_000 // len(unit))
-    small = min(processor_seconds(reading, text) for _ in range(3))
-    large = min(processor_seconds(reading, text * 4) for _ in range(3))
-    assert large < 9 * small + 0.02
+    assert any(grows_with_the_length(reading, text) for _ in range(3))  # one may be disturbed
+
+
+def grows_with_the_length(reading: Reading, text: str) -> bool:
+    """Measure once whether four times the text takes less than nine times as long."""
+    large = processor_seconds(reading, text * 4)
+    return large < 0.02 or large < 9 * processor_seconds(reading, text) + 0.02
 
 
 def test_no_pattern_backtracks() -> None:
