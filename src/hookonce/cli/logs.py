@@ -6,11 +6,11 @@ import json
 import logging
 import logging.config
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from hookonce.clock import utc
 from hookonce.logs import printable
 
 from .output import together
@@ -44,7 +44,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the object as one line of ASCII."""
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "time": utc(record.created).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": printable(record.getMessage()),

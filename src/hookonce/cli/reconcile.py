@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import click
 
 from hookonce import Receiver
 from hookonce.client import Client, ClientError
-from hookonce.clock import system_clock
+from hookonce.clock import system_clock, utc
 from hookonce.errors import StoreError
 from hookonce.receiver import Gap, Reconciliation, Verdict
 from hookonce.receiver.reconcile import beginning
@@ -43,7 +43,7 @@ def _since(
     """Read how far to look back; refuse a time in the future."""
     since = read_since(context, option, text)
     try:
-        beginning(since, now=datetime.fromtimestamp(system_clock(), UTC))
+        beginning(since, now=utc(system_clock()))
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     return since

@@ -9,13 +9,13 @@ content types of each platform. Settings stay empty, because the interface does 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from random import Random
 from string import ascii_letters, digits
 
 from pydantic import JsonValue
 
-from ..clock import Clock, system_clock
+from ..clock import Clock, system_clock, utc
 from ..resources import Channel, PostTarget, ReceivedComment, TargetError
 from .platforms import FIRST_COMMENTS, content_types
 
@@ -248,5 +248,5 @@ class EventGenerator:
         return self._random.randrange(times) == 0
 
     def _ago(self, longest: timedelta) -> datetime:
-        now = datetime.fromtimestamp(round(self._clock(), 3), UTC)
+        now = utc(round(self._clock(), 3))
         return now - timedelta(milliseconds=self._random.randrange(longest // _MILLISECOND))

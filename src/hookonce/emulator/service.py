@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from importlib import import_module
 from random import Random
 from secrets import randbits
@@ -514,7 +514,7 @@ class EmulatedService:
         return make_event(
             event,
             event_id=event_id or self._new_id("evt"),
-            created_at=datetime.fromtimestamp(self._time.signing(), UTC),
+            created_at=utc(self._time.signing()),
             workspace_id=self.workspace.id,
             data=data,
             extra=extra,

@@ -6,10 +6,10 @@ The reference library signs them. Our own signing could repeat a mistake of our 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from standardwebhooks import Webhook
 
+from ..clock import utc
 from ..verification.secrets import decode_secret
 from .records import OutgoingEvent
 
@@ -33,7 +33,6 @@ def delivery_headers(
     """
     # Whole seconds: a fraction close to 1 would be rounded up to the next second.
     second = int(signed_at)
-    moment = datetime.fromtimestamp(second, UTC)
     text = event.body.decode()
     return {
         "content-type": "application/json",
@@ -41,7 +40,7 @@ def delivery_headers(
         "webhook-id": event.id,
         "webhook-timestamp": str(second),
         "webhook-signature": " ".join(
-            Webhook(decode_secret(secret)).sign(event.id, moment, text) for secret in secrets
+            Webhook(decode_secret(secret)).sign(event.id, utc(second), text) for secret in secrets
         ),
         f"{service}-event-type": event.type,
         f"{service}-delivery-attempt": str(attempt),

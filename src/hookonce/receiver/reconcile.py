@@ -29,7 +29,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..clock import Clock
+from ..clock import Clock, utc
 from ..logs import get_logger
 from ..resources import WebhookDelivery, WebhookEndpoint
 from ..sender import ANSWER_SECONDS, LOG_SECONDS
@@ -169,7 +169,7 @@ async def compare(
         ValueError: ``since`` has no offset, or does not lie in the past.
 
     """
-    now = datetime.fromtimestamp(clock(), UTC)
+    now = utc(clock())
     start = beginning(since, now=now)
     remembered_since = datetime.min.replace(tzinfo=UTC)
     retention = getattr(store, "retention_seconds", None)

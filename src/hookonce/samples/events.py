@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 
 from pydantic import JsonValue
 
-from ..clock import system_clock
+from ..clock import system_clock, utc
 from ..errors import PayloadError
 from ..events import EVENT_CLASSES, Event, EventClass, EventParser, event_types_of
 from .fields import fields_of, wire_names
@@ -133,7 +133,7 @@ def _body(
         raise ValueError(f"data: {place}: JSON has no NaN or infinity")
     fields = None if event_class is None else fields_of(event_class).objects.get("data")
     sample = _DATA.get(event_type, {})
-    created = created_at or datetime.fromtimestamp(system_clock(), UTC)
+    created = created_at or utc(system_clock())
     envelope = {
         "id": event_id or new_event_id(),
         "type": event_type,
