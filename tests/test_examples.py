@@ -30,6 +30,7 @@ COVERED = {
     "litestar_app.py": "test_the_litestar_application_handles_each_event_once",
     "metrics_app.py": "test_the_metrics_of_the_example_are_on_a_separate_port",
     "out_of_turn.py": "test_chaos_finds_the_mistake_of_the_example_with_times_of_arrival",
+    "own_store.py": "test_a_store_of_your_own_remembers_events_after_a_restart",
     "publishing.py": "test_the_events_missed_in_a_two_day_outage_are_backfilled",
     "social_inbox.py": "test_two_workers_handle_the_events_of_three_tenants",
     "seen_too_soon.py": "test_chaos_finds_the_mistake_of_the_example_that_marks_events_too_soon",
@@ -145,6 +146,16 @@ def test_an_example_remembers_handled_events_after_a_restart(tmp_path: Path) -> 
     for wanted in ("handled", "duplicate"):
         with served_by_uvicorn(tmp_path, "examples.fastapi_app:app") as site:
             assert reason(site.deliver("message.received", "evt_1")) == wanted
+
+
+def test_a_store_of_your_own_remembers_events_after_a_restart(tmp_path: Path) -> None:
+    arguments = ["serve", "examples.own_store:receiver", "--port", "0"]
+    for wanted in ("handled", "duplicate"):
+        with served(tmp_path, *arguments, command=COMMAND) as site:
+            assert reason(site.deliver("comment.received", "evt_1")) == wanted
+            assert site.get("/readyz").status_code == 200
+    [event] = (tmp_path / "events" / "events").iterdir()
+    assert event.stat().st_mode & 0o077 == 0
 
 
 def test_a_worker_handles_the_events_that_the_web_process_has_stored(tmp_path: Path) -> None:

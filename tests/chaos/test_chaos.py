@@ -10,7 +10,7 @@ import pytest
 from hookonce import Receiver
 from hookonce.events import ChannelDisconnected, ChannelUnhealthy
 from hookonce.simulation import Breach, Mode, simulate
-from hookonce.stores.steps import StepStore
+from hookonce.stores.record_store import StepStore
 from hookonce.stores.values import Acquired
 from hookonce.verification.secrets import new_secret
 

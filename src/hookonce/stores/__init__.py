@@ -12,8 +12,11 @@ from urllib.parse import unquote, urlsplit
 from ..clock import Clock
 from .activity import Activity, ActivityStore
 from .applications import Application, RegisteringStore
+from .key_locks import KeyLockRecord
+from .life import Moment, Record
 from .protocols import DEFAULT_RETENTION, InboxStore, Store
 from .reconciling import ReconcilingStore, Span
+from .record_store import EventStep, HeldEvent, KeyLockStep, RecordStore
 from .values import (
     Acquired,
     AcquireResult,
@@ -65,15 +68,22 @@ __all__ = [
     "Done",
     "EnqueueResult",
     "Entry",
+    "EventStep",
     "FailedAttempt",
     "Fetched",
     "Full",
+    "HeldEvent",
     "InFlight",
     "InboxStore",
     "KeyLock",
+    "KeyLockRecord",
+    "KeyLockStep",
     "Known",
+    "Moment",
     "Ownership",
     "ReconcilingStore",
+    "Record",
+    "RecordStore",
     "RegisteringStore",
     "Span",
     "Stale",

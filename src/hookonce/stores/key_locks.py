@@ -101,7 +101,7 @@ def has_ended(record: KeyLockRecord, moment: Moment) -> bool:
 
 
 def is_forgotten(record: KeyLockRecord, moment: Moment) -> bool:
-    """Return whether the store may delete the record."""
+    """Return whether the store may delete the ``record`` of a key lock at a ``moment``."""
     record = _at(record, moment)
     return record.token is None and not record.waiting and record.watermark is None
 

@@ -281,6 +281,7 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
     },
 }
+"""The rows of the table: for each state, the steps that change the event or get an answer."""
 
 # What the record of an event holds in a state: `state_of` reads the state from it, and each step
 # writes what the next state of its row needs.
@@ -617,6 +618,13 @@ def make_due(record: Record, moment: Moment) -> tuple[bool, Record]:
         return False, record
     due = min(record.queued.due, moment.now)
     return True, record._replace(queued=record.queued._replace(due=due, delay=0.0))
+
+
+def is_forgotten(record: Record, moment: Moment) -> bool:
+    """Return whether the store may delete the ``record`` of an event at a ``moment``."""
+    if record.queued is not None or record.dead_letter is not None:
+        return False
+    return moment.unix >= max(record.done_until, record.expires) and moment.now >= record.until
 
 
 def dead_letter(

@@ -7,11 +7,11 @@ the log. It keeps no bodies: the receiver answers 500 where the body would have 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from itertools import islice
-from typing import Any, TypeVar, Unpack
+from itertools import chain
+from typing import Any, TypeVar
 
 from ..clock import Clock, system_clock
 from ..errors import StoreError
@@ -20,24 +20,19 @@ from . import key_locks, life
 from .applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from .key_locks import FREE, KeyLockRecord
 from .life import NEW, Moment, Record
-from .protocols import DEFAULT_RETENTION, check_retention
+from .protocols import DEFAULT_RETENTION
 from .reconciling import MOST_SPANS, Span, joined
-from .steps import KeyLockStep, LifeStep, StepStore
+from .record_store import EventStep, HeldEvent, KeyLockStep, RecordStore
 from .values import (
     Claimed,
     ClaimResult,
-    DeadLetter,
     Delivery,
     DeliveryKey,
     Done,
     KeyLock,
-    Known,
     Ownership,
-    StoreStats,
     Token,
-    WantedDeadLetters,
     delivery_key,
-    number_behind,
 )
 
 __all__ = ["MemoryStore"]
@@ -49,7 +44,7 @@ T = TypeVar("T")
 _NONE: frozenset[str] = frozenset()
 
 
-class MemoryStore(StepStore):
+class MemoryStore(RecordStore):
     """A store in memory, of a bounded number of events; for one event loop.
 
     Args:
@@ -70,14 +65,13 @@ class MemoryStore(StepStore):
     ) -> None:
         if max_records < 1:
             raise ValueError("max_records must be at least 1")
-        self.retention_seconds = check_retention(retention)
+        super().__init__(retention=retention, clock=clock)
         self._max_records = max_records
-        self._clock = clock
         # Each dictionary is in the order of the last change. All records of a kind live equally
         # long, so this is also the order in which they expire.
         self._done: OrderedDict[DeliveryKey, float] = OrderedDict()
         self._records: OrderedDict[DeliveryKey, Record] = OrderedDict()
-        self._dead: dict[DeliveryKey, tuple[int, Delivery, Record]] = {}
+        self._dead: dict[DeliveryKey, HeldEvent] = {}
         self._buried = 0
         self._key_locks: OrderedDict[KeyLock, KeyLockRecord] = OrderedDict()
         self._accepted: OrderedDict[DeliveryKey, float] = OrderedDict()
@@ -92,16 +86,6 @@ class MemoryStore(StepStore):
         self._applications: dict[str, dict[Application, float]] = {}
         self._forgotten = 0
         self._prune_at = 0.0
-
-    async def open(self) -> None:
-        """Do nothing: memory needs no connection."""
-
-    async def warnings(self) -> tuple[str, ...]:
-        """Return nothing: this store has no settings to correct."""
-        return ()
-
-    async def aclose(self) -> None:
-        """Do nothing: the records last as long as the object."""
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         """Claim an event; see ``Store.claim``."""
@@ -134,63 +118,22 @@ class MemoryStore(StepStore):
         """Refuse: this store keeps no bodies."""
         raise StoreError("the memory store keeps no bodies; use a SQLite store for dead letters")
 
-    async def dead_letters(
-        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]
-    ) -> list[DeadLetter]:
-        """Return dead letters, oldest first; see ``DeadLetterQueue.dead_letters``."""
-        moment, behind = self._moment(), number_behind(after)
-        handler, since = wanted.get("handler"), wanted.get("since_unix")
-        letters = (
-            letter
-            for number, delivery, record in self._dead.values()
-            if number > behind
-            and wanted.get("event_type") in {None, delivery.event_type}
-            and wanted.get("endpoint") in {None, delivery.endpoint}
-            and wanted.get("event_id") in {None, delivery.event_id}
-            and (letter := life.dead_letter(record, moment, delivery, str(number)))
-            and wanted.get("reason") in {None, letter.reason}
-            and (handler is None or handler in letter.outstanding)
-            and (since is None or letter.buried_unix >= since)
-        )
-        return list(islice(letters, limit))
-
-    async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
-        """Return one dead letter; its body is empty, since this store keeps no bodies."""
-        if key not in self._dead:
-            return None
-        _, delivery, record = self._dead[key]
-        return life.dead_letter(record, self._moment(), delivery)
-
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
         """Refuse: a replay needs the body; see ``Store.replay``."""
         if key not in self._dead:
             return None
         raise StoreError("the memory store keeps no bodies, so there is nothing to replay")
 
-    async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
-        """Return the states of these events; see ``Store.known``."""
-        moment = self._moment()
-        found = {}
-        for event_id in event_ids:
-            key = delivery_key(endpoint, event_id)
-            is_done = moment.unix < self._done.get(key, 0.0)
-            known = Known.DONE if is_done else life.known_as(self._known(key), moment)
-            if known is not None:
-                found[event_id] = known
-        return found
+    async def held_events(self, keys: Collection[DeliveryKey] | None = None) -> Iterable[HeldEvent]:
+        """Return the events of these keys, or all that are not done."""
+        if keys is None:
+            others = (HeldEvent(key, record) for key, record in self._records.items())
+            return chain(self._dead.values(), others)
+        return [self._dead.get(key) or HeldEvent(key, self._shown(key)) for key in keys]
 
     async def prune(self) -> int:
         """Delete records whose retention is over, and return their number."""
         return self._prune(self._clock(), at_most=self._max_records)
-
-    async def stats(self, *, endpoint: str | None = None) -> StoreStats:
-        """Return how many events are in flight and dead, for one endpoint or for all."""
-        now = self._clock()
-        live = (key for key, record in self._records.items() if now < record.until)
-        return StoreStats(
-            in_flight=sum(1 for key in live if _belongs(key, endpoint)),
-            dead=sum(1 for key in self._dead if _belongs(key, endpoint)),
-        )
 
     def __str__(self) -> str:
         """Return the URL of such a store."""
@@ -258,21 +201,23 @@ class MemoryStore(StepStore):
             if now < self._accepted.get(delivery_key(endpoint, event_id), 0.0)
         )
 
-    def _moment(self) -> Moment:
-        now = self._clock()
-        return Moment(now, now, now + self.retention_seconds)
+    def _shown(self, key: DeliveryKey) -> Record:
+        """Return the record of an event, also if it is done."""
+        done_until = self._done.get(key, 0.0)
+        return Record(done_until=done_until) if self._clock() < done_until else self._known(key)
 
     def _known(self, key: DeliveryKey) -> Record:
         """Return the record of an event that is not done."""
         if key in self._dead:
-            return self._dead[key][-1]
+            return self._dead[key].record
         return self._records.get(key, NEW)
 
-    async def _step(
-        self, key: DeliveryKey, step: LifeStep[T], delivery: Delivery | None = None
+    async def change_event(
+        self, key: DeliveryKey, step: EventStep[T], delivery: Delivery | None = None
     ) -> T:
+        """Do a step; see ``RecordStore.change_event``."""
         known = self._known(key)
-        answer, record = step(known, self._moment())
+        answer, record = step(known, self.moment())
         self._write(key, known, record, delivery)
         return answer
 
@@ -285,13 +230,13 @@ class MemoryStore(StepStore):
         if record.done_until:
             self._finish(key)
         elif key in self._dead:
-            self._dead[key] = *self._dead[key][:2], record
+            self._dead[key] = self._dead[key]._replace(record=record)
         elif record.dead_letter is not None:
             endpoint, _, event_id = key.partition(":")
             at = record.dead_letter.buried_unix
             delivery = delivery or Delivery(endpoint, event_id, None, at, b"")
             self._buried += 1
-            self._dead[key] = self._buried, delivery._replace(body=b""), record
+            self._dead[key] = HeldEvent(key, record, delivery._replace(body=b""), self._buried)
             self._records.pop(key, None)
         else:
             self._records[key] = record
@@ -303,7 +248,7 @@ class MemoryStore(StepStore):
         self._done.pop(key, None)
         self._done[key] = self._clock() + self.retention_seconds
 
-    async def _key_lock_step(
+    async def change_key_lock(
         self,
         key_lock: KeyLock,
         step: KeyLockStep[T],
@@ -311,7 +256,8 @@ class MemoryStore(StepStore):
         is_acquiring: bool,
         event: DeliveryKey | None = None,
     ) -> T:
-        moment, known = self._moment(), self._key_locks.get(key_lock, FREE)
+        """Do a step; see ``RecordStore.change_key_lock``."""
+        moment, known = self.moment(), self._key_locks.get(key_lock, FREE)
         if is_acquiring and known is FREE:
             self._make_room(moment.unix)
         answer, passage = step(known, moment)
@@ -361,7 +307,3 @@ class MemoryStore(StepStore):
                 kept.popitem(last=False)
                 removed += 1
         return removed
-
-
-def _belongs(key: DeliveryKey, endpoint: str | None) -> bool:
-    return endpoint is None or key.startswith(f"{endpoint}:")

@@ -217,6 +217,18 @@ class DeadLetter:
         """When it became, or will become, a dead letter, as an aware UTC ``datetime``."""
         return utc(self.buried_unix)
 
+    def matches(self, wanted: WantedDeadLetters) -> bool:
+        """Return whether the dead letter passes all filters of a listing."""
+        handler, since = wanted.get("handler"), wanted.get("since_unix")
+        return (
+            wanted.get("endpoint") in {None, self.delivery.endpoint}
+            and wanted.get("event_type") in {None, self.delivery.event_type}
+            and wanted.get("event_id") in {None, self.delivery.event_id}
+            and wanted.get("reason") in {None, self.reason}
+            and (handler is None or handler in self.outstanding)
+            and (since is None or self.buried_unix >= since)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:

@@ -34,6 +34,7 @@ from . import (  # noqa: F401 - each file adds its rules to the groups
     replays,
     reports,
     settling,
+    sharing,
 )
 from .bench import (
     Bench,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from itertools import product
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from ...clock import Clock, ManualClock
 from ..activity import ActivityStore
@@ -30,6 +30,8 @@ from ..values import (
     delivery_key,
     new_token,
 )
+
+T = TypeVar("T")
 
 START = 1_700_000_000.0
 LEASE = 30.0
@@ -183,6 +185,13 @@ def raises(error: type[Exception]) -> Iterator[None]:
     raise AssertionError(f"nothing was raised; expected {error.__name__}")
 
 
+def only(items: Iterable[T]) -> T:
+    """Return the only item."""
+    found = list(items)
+    assert len(found) == 1, f"there are {len(found)} items, not one: {found}"
+    return found[0]
+
+
 class _About:
     """Equal to a number of seconds after a store has rounded it to milliseconds."""
 
@@ -295,8 +304,7 @@ async def fetch(
 
 async def fetch_one(inbox: InboxStore) -> Fetched:
     """Fetch the only event that is due."""
-    [fetched] = (await fetch(inbox)).fetched
-    return fetched
+    return only((await fetch(inbox)).fetched)
 
 
 def ids(batch: Batch) -> list[str]:

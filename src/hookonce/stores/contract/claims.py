@@ -23,6 +23,7 @@ from .bench import (
     claimed_by_another,
     every_store,
     key_of,
+    only,
 )
 
 
@@ -36,7 +37,7 @@ async def one_of_200_concurrent_claims_of_an_event_is_granted(bench: Bench) -> N
         for token, result in zip(tokens, results, strict=True)
         if isinstance(result, Claimed)
     ]
-    [(token, won)] = winners
+    token, won = only(winners)
     assert won == Claimed(KEY, token, 1, NONE, LEASE)
     assert results.count(InFlight(bench.clock() + LEASE)) == 199
 
@@ -60,7 +61,7 @@ async def one_of_200_concurrent_claims_gets_the_next_attempt(bench: Bench, endin
     else:
         bench.clock.advance(LEASE)
     results = await asyncio.gather(*(store.claim(KEY, new_token(), LEASE) for _ in range(200)))
-    [won] = [result for result in results if isinstance(result, Claimed)]
+    won = only(result for result in results if isinstance(result, Claimed))
     assert won.attempt == 2
 
 

@@ -24,6 +24,7 @@ from .bench import (
     fetch,
     fetch_one,
     ids,
+    only,
     with_inbox,
 )
 
@@ -134,7 +135,7 @@ async def an_event_is_due_again_when_its_lease_ends(bench: Bench) -> None:
     again = await fetch_one(inbox)
     assert again.claim.attempt == 2
     entry = await entry_of(inbox)
-    [failure] = entry.history
+    failure = only(entry.history)
     assert (failure.number, failure.error) == (1, INTERRUPTED)
     assert failure.ended_unix == about(ended_at)
 

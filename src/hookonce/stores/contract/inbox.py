@@ -32,6 +32,7 @@ from .bench import (
     entry_of,
     fetch,
     fetch_one,
+    only,
     with_inbox,
 )
 
@@ -100,7 +101,7 @@ async def two_endpoints_may_store_the_same_event(bench: Bench) -> None:
     other = delivery(endpoint="other", body=b"other")
     assert await enqueue(inbox) == Stored()
     assert await enqueue(inbox, other) == Stored()
-    [fetched] = (await fetch(inbox, endpoint="other")).fetched
+    fetched = only((await fetch(inbox, endpoint="other")).fetched)
     assert fetched.delivery == other
 
 
@@ -247,7 +248,7 @@ async def a_deferred_event_is_due_after_its_delay(bench: Bench) -> None:
     again = await fetch_one(inbox)
     assert (again.claim.attempt, again.claim.finished) == (2, frozenset({"a"}))
     entry = await entry_of(inbox)
-    [failure] = entry.history
+    failure = only(entry.history)
     assert (failure.number, failure.error) == (1, "b: ValueError")
     assert failure.ended_unix == about(failed_at)
 

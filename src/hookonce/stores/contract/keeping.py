@@ -17,14 +17,17 @@ from ..values import (
 )
 from .bench import (
     DELIVERY,
+    HOUR,
     KEY,
     LEASE,
     NONE,
     RETENTION,
     Bench,
+    about,
     claim,
     claimed_by_another,
     dead_letter_of,
+    only,
     replay,
     with_bodies,
 )
@@ -294,3 +297,32 @@ async def keep_in_flight_leaves_a_dead_letter_as_it_is(bench: Bench) -> None:
     await store.keep_in_flight(DELIVERY)
     dead = await dead_letter_of(store)
     assert (dead.reason, dead.error) == (DeadReason.REJECTED, "no")
+
+
+@with_bodies
+async def a_saved_delivery_is_listed_as_kept_until_the_schedule_ends(bench: Bench) -> None:
+    store, dead_unix = bench.store, bench.clock() + HOUR
+    owned = await claim(store)
+    await store.keep(owned, DELIVERY, dead_unix=dead_unix)
+    assert await store.stats() == StoreStats(in_flight=1, dead=0)
+    await store.release(owned, NONE, "it failed")
+    assert await store.stats() == StoreStats(in_flight=0, dead=0, kept=1)
+    saved = only(await store.dead_letters())
+    assert (saved.is_kept, saved.buried_unix, saved.error) == (True, about(dead_unix), "it failed")
+    bench.clock.advance(HOUR)
+    assert await store.stats() == StoreStats(in_flight=0, dead=1)
+    assert not only(await store.dead_letters()).is_kept
+    assert await claimed_by_another(store) is Dead
+
+
+@with_bodies
+async def a_kept_delivery_is_dead_at_the_earliest_of_its_times(bench: Bench) -> None:
+    store, now = bench.store, bench.clock()
+    owned = await claim(store)
+    await store.keep(owned, DELIVERY, dead_unix=now + 2 * HOUR)
+    await store.keep_in_flight(DELIVERY, dead_unix=now + HOUR)
+    await store.keep(owned, DELIVERY, dead_unix=now + 3 * HOUR)
+    await store.release(owned, NONE)
+    assert (await dead_letter_of(store)).buried_unix == about(now + HOUR)
+    bench.clock.advance(HOUR)
+    assert await claimed_by_another(store) is Dead

@@ -35,6 +35,7 @@ from .bench import (
     claim,
     every_store,
     fetch,
+    fetch_one,
     replay,
     with_bodies,
     with_inbox,
@@ -78,8 +79,7 @@ class _Event:
                 self.owner = await claim(self.store)
             case State.WAITING | State.FETCHED:
                 await self.bench.inbox.enqueue(DELIVERY, new_token())
-                [fetched] = (await fetch(self.bench.inbox)).fetched
-                self.owner = fetched.claim
+                self.owner = (await fetch_one(self.bench.inbox)).claim
             case State.SAVED | State.SAVED_CLAIMED:
                 self.owner = await claim(self.store)
                 await self.store.keep(self.owner, DELIVERY, dead_unix=self.dead_unix)

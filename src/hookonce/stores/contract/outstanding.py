@@ -27,6 +27,7 @@ from .bench import (
     every_store,
     fetch,
     fetch_one,
+    only,
     replay,
     with_bodies,
     with_inbox,
@@ -106,7 +107,7 @@ async def a_dead_letter_and_its_replays_keep_the_outstanding_handlers(bench: Ben
     await store.extend(replayed, A)
     assert [dead.outstanding for dead in await store.dead_letters()] == [B | C]
     await store.release(replayed, B)
-    [dead] = await store.dead_letters()
+    dead = only(await store.dead_letters())
     assert (dead.finished, dead.outstanding) == (A | B, C)
     assert (await replay(store)).outstanding == C
 

@@ -25,6 +25,7 @@ from .bench import (
     delivery,
     every_store,
     key_of,
+    only,
     with_bodies,
     with_inbox,
 )
@@ -139,7 +140,7 @@ async def an_id_of_512_characters_is_listed_as_a_dead_letter(bench: Bench) -> No
     store = bench.store
     owned = await claim(store, LONG.key)
     await store.bury(owned, DeadReason.REJECTED, error="it failed", delivery=LONG)
-    [listed] = await store.dead_letters()
+    listed = only(await store.dead_letters())
     assert listed.delivery.event_id == LONG.event_id
     assert await store.discard(LONG.key)
 

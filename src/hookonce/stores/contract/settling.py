@@ -25,6 +25,7 @@ from .bench import (
     NONE,
     RETENTION,
     Bench,
+    bury,
     claim,
     claimed_by_another,
     delivery,
@@ -297,6 +298,18 @@ async def stats_count_live_claims_and_dead_letters(bench: Bench) -> None:
     assert await store.stats() == StoreStats(in_flight=1, dead=2)
     bench.clock.advance(LEASE)
     assert await store.stats() == StoreStats(in_flight=0, dead=2)
+
+
+@every_store
+async def stats_count_the_events_of_one_endpoint_or_of_all(bench: Bench) -> None:
+    store = bench.store
+    for endpoint in ("a", "b", "b"):
+        await claim(store, key_of(f"live_{endpoint}_{new_token()}", endpoint))
+    await bury(store, delivery("evt_dead", endpoint="a"))
+    assert await store.stats(endpoint="a") == StoreStats(in_flight=1, dead=1)
+    assert await store.stats(endpoint="b") == StoreStats(in_flight=2, dead=0)
+    assert await store.stats(endpoint="ab") == StoreStats(in_flight=0, dead=0)
+    assert await store.stats() == StoreStats(in_flight=3, dead=1)
 
 
 @every_store

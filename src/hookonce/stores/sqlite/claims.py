@@ -19,7 +19,7 @@ import apsw
 from ...clock import Clock, system_clock, uptime
 from ...errors import StoreError
 from ..life import Moment, Queued, Record
-from ..steps import LifeStep
+from ..record_store import EventStep
 from ..values import Delivery, DeliveryKey
 from .records import (
     COLUMNS,
@@ -113,7 +113,7 @@ class ClaimsTable:
         self,
         connection: apsw.Connection,
         key: DeliveryKey,
-        step: LifeStep[T],
+        step: EventStep[T],
         delivery: Delivery | None = None,
     ) -> T:
         """Apply a step of ``life`` to an event, write what has changed, and return the answer.

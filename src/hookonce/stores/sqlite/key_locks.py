@@ -14,7 +14,7 @@ import apsw
 from .. import key_locks
 from ..key_locks import FREE, KeyLockRecord
 from ..life import Moment
-from ..steps import KeyLockStep
+from ..record_store import KeyLockStep
 from ..values import DeliveryKey, KeyLock, Watermark
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ import apsw
 from ...clock import Clock, system_clock
 from .. import life
 from ..protocols import DEFAULT_RETENTION, Flushes, check_retention
-from ..steps import KeyLockStep, LifeStep, StepStore
+from ..record_store import EventStep, KeyLockStep, StepStore
 from ..values import (
     Batch,
     Claimed,
@@ -123,7 +123,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
         """Claim a dead letter; see ``DeadLetterQueue.replay``."""
-        return await self._step(
+        return await self.change_event(
             key,
             lambda record, moment: life.replay(record, moment, key, token, lease),
             may_be_dropped=True,
@@ -171,7 +171,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         began: bool = True,
     ) -> Ownership:
         """Return an event to the inbox for a later attempt; see ``Queue.retry``."""
-        return await self._step(
+        return await self.change_event(
             claim.key,
             lambda record, moment: life.release(
                 record,
@@ -199,25 +199,26 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
 
     async def make_due(self, key: DeliveryKey) -> bool:
         """Make a waiting event due now; see ``InboxListing.make_due``."""
-        return await self._step(key, life.make_due)
+        return await self.change_event(key, life.make_due)
 
     @property
     def place(self) -> Path:
         """Identifies the file: equal for two stores on it; see ``RegisteringStore.place``."""
         return self.path
 
-    def _step(
+    def change_event(
         self,
         key: DeliveryKey,
-        step: LifeStep[T],
+        step: EventStep[T],
         delivery: Delivery | None = None,
         **allowed: bool,
     ) -> asyncio.Future[T]:
+        """Do a step; see ``StepStore.change_event``. The other arguments are those of ``Job``."""
         return self._run(
             lambda connection: self._claims.step(connection, key, step, delivery), **allowed
         )
 
-    def _key_lock_step(
+    def change_key_lock(
         self,
         key_lock: KeyLock,
         step: KeyLockStep[T],
@@ -225,6 +226,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         is_acquiring: bool,
         event: DeliveryKey | None = None,
     ) -> asyncio.Future[T]:
+        """Do a step; see ``StepStore.change_key_lock``."""
         # A cancelled acquire is dropped, since nobody would release the lock. The step need not
         # wait for the disk: after a power cut no process holds the lock any more, and a watermark
         # reaches the disk with the later, synced commit that records its event's success.
