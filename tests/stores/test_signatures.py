@@ -13,6 +13,7 @@ from hookonce.stores.activity import ActivityStore
 from hookonce.stores.applications import RegisteringStore
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.protocols import InboxStore, Store
+from hookonce.stores.record_store import RecordStore, StepStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 
@@ -59,5 +60,6 @@ def test_the_list_of_public_names_shows_the_contracts_of_a_store_and_not_their_c
         name for name in public_names(module) if name.path.partition(".")[0] == store.__name__
     ]
     promised = {protocol.__name__ for protocol in PROMISED[store]}
+    promised |= {base.__name__ for base in store.__bases__ if base in {RecordStore, StepStore}}
     assert promised | {"ReconcilingStore"} == set(shown.contracts)
     assert {member.name for member in members} == OWN_CALLS[store]

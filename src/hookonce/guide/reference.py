@@ -243,11 +243,14 @@ def _protocols(module: str) -> Iterator[Class]:
 def _listed_elsewhere(cls: Class, contracts: Iterable[Class]) -> set[str]:
     """Return the members of a class that are listed at its contracts.
 
-    A class that implements a protocol says nothing new about its members. Another subclass may.
+    A class that implements a protocol or an abstract method says nothing new about it. Another
+    subclass may.
     """
     own = {function.name for function in cls.functions}
     names: set[str] = set()
     for contract in contracts:
+        for base in (contract, *contract.ancestors):
+            own -= {one.name for one in base.functions if "abstractmethod" in decorators(one)}
         members = {member.name for member in _members("", contract)}
         is_implemented = contract.is_protocol and not cls.is_protocol
         names |= members if is_implemented else members - own

@@ -16,7 +16,7 @@ from .key_locks import KeyLockRecord
 from .life import Moment, Record
 from .protocols import DEFAULT_RETENTION, InboxStore, Store
 from .reconciling import ReconcilingStore, Span
-from .record_store import EventStep, HeldEvent, KeyLockStep, RecordStore
+from .record_store import EventStep, HeldEvent, KeyLockStep, RecordStore, StepStore
 from .values import (
     Acquired,
     AcquireResult,
@@ -87,6 +87,7 @@ __all__ = [
     "RegisteringStore",
     "Span",
     "Stale",
+    "StepStore",
     "Store",
     "StoreStats",
     "Stored",
