@@ -149,7 +149,8 @@ class Group:
                     value if isinstance(value, str) else repr(value) for value in combination
                 )
                 given = dict(zip(values, combination, strict=True))
-                self.add(f"{check.__name__}[{shown}]", partial(check, **given))
+                name = f"{check.__name__}[{shown}]".encode("unicode_escape").decode()
+                self.add(name, partial(check, **given))
             return check
 
         return add
