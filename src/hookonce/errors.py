@@ -148,7 +148,7 @@ class VerificationError(WebhookError, WebhookVerificationError):
 
     @property
     def status_hint(self) -> int:
-        """The HTTP status: 401 if it may be forged or replayed, 400 if headers are unusable."""
+        """The HTTP status: 401 for a possible forgery or replay, 400 for unusable headers."""
         return 401 if self.reason in _UNAUTHENTIC else 400
 
 

@@ -22,7 +22,7 @@ from .output import Output, json_option
 from .statuses import CannotBegin, Status
 from .stores import check_store, chosen_url, store_file_option
 
-# People see this many findings with their story, and this many in total. Programs get all.
+# How many findings are printed with their story, and in total; JSON output has all of them.
 _WITH_STORY, _LISTED = 3, 20
 
 _COUNTED = {

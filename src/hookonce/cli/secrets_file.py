@@ -105,7 +105,7 @@ class SecretsFile:
                 text: str | None = file.read().decode()
         except FileNotFoundError:
             return ""
-        except UnicodeDecodeError:  # not raised from: this error holds the bytes
+        except UnicodeDecodeError:  # no `from`: the cause holds the file's bytes
             text = None
         if text is None:
             raise SecretError(f"{str(self.path)!r} is not UTF-8 text")

@@ -33,7 +33,7 @@ class Status(IntEnum):
 
 
 ENDED_BY_SIGNAL = 128
-"""Plus the signal's number: the status that a shell reports for a process ended by a signal."""
+"""The base of the status that a shell reports for a process ended by a signal: add its number."""
 
 
 class CannotBegin(click.ClickException):

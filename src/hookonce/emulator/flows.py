@@ -19,7 +19,7 @@ from .platforms import content_types
 
 
 class EventEmitter(Protocol):
-    """Emits events; a service is one."""
+    """Emits events, as ``EmulatedService`` does."""
 
     async def emit(self, event: str, *, data: Mapping[str, JsonValue] | None = None) -> Event[Any]:
         """Emit an event to the endpoints that subscribed to its type, and return it."""

@@ -74,7 +74,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 """The public modules, and their public names; an empty tuple stands for ``__all__``."""
 
 GET_FROM = "Get it from "
-"""Begins the paragraph of a docstring that says where to get an object of a class.
+"""The first words of the paragraph in a docstring that says where to get an object.
 
 The constructor of such a class is not public.
 """

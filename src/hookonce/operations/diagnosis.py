@@ -97,7 +97,7 @@ def diagnose(
         return Diagnosis(None, (*unusable, *notes), delivery._replace(secret_index=index))
     explanations = [*unusable, *_mistakes(parsed, body, secrets, retired)]
     if skew is not None:
-        # Last, because every saved request is old.
+        # The least likely cause comes last: every saved request is old.
         explanations.append(_skew_explanation(skew, tolerance))
     return Diagnosis(refusal, tuple(explanations))
 

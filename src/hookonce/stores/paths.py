@@ -42,7 +42,7 @@ def file_of_database(name: object) -> AnyPath | None:
         path, _, query = uri.partition(b"?")
         if b"mode=memory" in query.split(b"&"):
             return None
-        if path.startswith(b"//"):  # then a host follows; SQLite accepts localhost
+        if path.startswith(b"//"):  # drop the host between // and the next slash
             path = b"/" + path[2:].partition(b"/")[2]
         path = unquote_to_bytes(path)
     return None if path in (b"", b":memory:") else path

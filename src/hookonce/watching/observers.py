@@ -69,7 +69,7 @@ class Observers:
             for _, events in self._listeners.get(record, ()):
                 if events is None or event_id in events:
                     return True
-        except Exception:  # noqa: BLE001 - a container of the user's; `notify` logs it
+        except Exception:  # noqa: BLE001 - the user's container may raise; `notify` logs it
             return True
         return False
 
@@ -89,7 +89,7 @@ class Observers:
 
 
 def _is_close(record: type) -> bool:
-    """Return whether a delivery that succeeds has such a record, beside its answer."""
+    """Return whether a successful delivery causes this kind of record; its answer does not count."""
     return record in {DeliveryReceived, DeliveryAuthenticated} or is_step(record)
 
 

@@ -114,7 +114,7 @@ def _decoded(body: bytes) -> str:
 
 def _text_in(body: bytes, redactor: Redactor) -> str | None:
     """Return a body that is not JSON as text, redacted; None if that is impossible."""
-    # A rule that ends in * hides fields of any name, which text alone does not show.
+    # A rule that ends in * hides fields whatever their names, and plain text has no fields.
     if any(path.endswith("*") for path in redactor.rules.paths):
         return None
     return redactor.scrub(redactor.text(_decoded(body)), least=LEAST_SCRUBBED)
