@@ -89,7 +89,7 @@ def _write_as_service(value: datetime) -> str:
     if value.utcoffset():
         try:
             value = value.astimezone(UTC)
-        except OverflowError:  # year 1 or 9999: there is no UTC twin, the offset stays
+        except OverflowError:  # at the ends of year 1 or 9999 UTC is out of range: keep the offset
             return value.isoformat()
     # The service writes milliseconds; keep the finer digits of a value that has them.
     timespec = "microseconds" if value.microsecond % 1000 else "milliseconds"

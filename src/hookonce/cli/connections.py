@@ -28,7 +28,7 @@ OVERLOADED = later(Reason.OVERLOADED)
 
 # The most bytes of one head, or of the trailers of one body. h11 has this limit, httptools none.
 _MOST_FRAMING_BYTES = 64 * 1024
-# A header field of four bytes takes 200 bytes as Python objects.
+# A limit of its own, because a header field of four bytes takes 200 bytes as Python objects.
 _MOST_FIELDS = 256
 
 # Requests that a client sends before it has the last answer. No proxy does that.
@@ -41,7 +41,7 @@ _OTHER_FILES = 256  # files of the store, the log and the interpreter
 
 
 class Connections:
-    """The connections of one server, in the order in which their wait or request began.
+    """The connections of one server, ordered by the start of their present wait or request.
 
     Args:
         most: how many there may be.

@@ -196,7 +196,7 @@ class _Demonstration:
     async def _begin(self, title: str) -> None:
         """Wait until the inbox is empty, then print the title of the next deliveries."""
         deadline = time.monotonic() + _INBOX_SECONDS
-        while (depth := (await self._receiver.stats()).depth) and time.monotonic() < deadline:  # noqa: ASYNC110 - a store has no event for it
+        while (depth := (await self._receiver.stats()).depth) and time.monotonic() < deadline:  # noqa: ASYNC110 - a store cannot signal it
             await asyncio.sleep(_POLL_SECONDS)
         self._check("the events left in the inbox", depth, 0)
         self._output.say(title, "dim")

@@ -241,7 +241,7 @@ def _protocols(module: str) -> Iterator[Class]:
 
 
 def _listed_elsewhere(cls: Class, contracts: Iterable[Class]) -> set[str]:
-    """Return the members of a class that are listed at its contracts.
+    """Return the members of a class that the list shows under its protocols instead.
 
     A class that implements a protocol or an abstract method says nothing new about it. Another
     subclass may.

@@ -597,7 +597,7 @@ class Receiver(Router):
             await elsewhere(scope, receive, send)
 
 
-# What adapters and tools of this package do with a receiver, and users do not.
+# The functions below are for adapters and tools of this package, not for users.
 
 
 def note_unread(receiver: Receiver, outcome: Outcome, seconds: float) -> None:

@@ -89,7 +89,7 @@ class Observers:
 
 
 def _is_close(record: type) -> bool:
-    """Return whether a successful delivery causes this kind of record; its answer does not count."""
+    """Return whether a successful delivery makes this kind of record, apart from its answer."""
     return record in {DeliveryReceived, DeliveryAuthenticated} or is_step(record)
 
 
