@@ -1,1 +1,1 @@
-"""The way of a delivery, from bytes to an outcome."""
+"""The path of a delivery, from bytes to an outcome."""

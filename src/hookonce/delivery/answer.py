@@ -43,13 +43,13 @@ class Answer:
             self.wake()
 
     async def join(self, seconds: float | None) -> bool:
-        """Wait for a success or for the end of the attempt; return False after so many seconds."""
+        """Wait for a success or the end of the attempt; return False if ``seconds`` pass first."""
         if self.joined is None:
             self.joined = asyncio.Event()
         return await set_within(seconds, self.joined)
 
     def wake(self) -> None:
-        """Wake everybody who has joined."""
+        """Wake all callers of ``join``."""
         if self.joined is not None:
             self.joined.set()
             self.joined = None

@@ -127,7 +127,7 @@ class Attempt:
     lease: Lease = field(init=False)
     answer: Answer = field(init=False)
     handling: Handling = field(init=False)
-    _queued: Queued | None = field(init=False)  # the origin, if the inbox is
+    _queued: Queued | None = field(init=False)  # the origin, if it is the inbox
     _success: Outcome = HANDLED
     _token: Token | None = None
 
@@ -188,7 +188,7 @@ class Attempt:
             await self._succeed(STALE if self.handling.is_stale else HANDLED)
         else:
             await self._fail(report)
-            report.failures.clear()  # from Python 3.12 on their tracebacks lead here: a circle
+            report.failures.clear()  # their tracebacks may hold this frame: a reference cycle
 
     async def _claim(self) -> Claimed | None:
         """Return the claim; answer and return None if the event cannot be claimed in time."""

@@ -106,7 +106,7 @@ class Attempts:
             self._forget_lost()
             self._loop, self._watch, self._sending = loop, None, None
         if self._dependencies.watermarks and self._given_up.issuperset(self._by_task):
-            self._send_watermarks(loop)  # no attempt is left that sends them itself
+            self._send_watermarks(loop)  # no attempt is left to send them
         # Not by the loop's task factory: an eager task would run before `_by_task` has it.
         attempt.lease.task = task = asyncio.Task(self._go(attempt), loop=loop, name=attempt.key)
         self._by_key[attempt.key] = self._by_task[task] = attempt
@@ -130,7 +130,7 @@ class Attempts:
             await attempt.go()
         except asyncio.CancelledError:
             await attempt.stopped()
-        except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for an answer
+        except Exception as error:  # noqa: BLE001 - a request waits for an answer, whatever the error
             attempt.broke_off(error)
         self._ended(attempt)
 
@@ -158,7 +158,7 @@ class Attempts:
             attempt.refuse()
 
     async def idle(self, seconds: float) -> bool:
-        """Wait until no attempt is left; return False if some are after so many seconds."""
+        """Wait until no attempt is left; return False if ``seconds`` pass first."""
         await self._until_idle(seconds)
         return not self._by_task
 
@@ -243,7 +243,7 @@ class Attempts:
                 attempt.look(now)
 
     def _current_handler(self) -> str | None:
-        """Return the async handler that the loop is in; from a thread beside the loop's."""
+        """Return the async handler that the event loop is running; called from another thread."""
         if (task := asyncio.current_task(self._loop)) is None:
             return None
         try:
@@ -251,7 +251,9 @@ class Attempts:
                 for call in list(attempt.handling.calls.under_way):
                     if call.task is task and call.started is not None and call.thread is None:
                         return call.name
-        except RuntimeError:  # the loop turns after all, and has changed what was looked through
+        except (
+            RuntimeError
+        ):  # the loop runs after all, and has changed a collection during this search
             pass
         return None
 
@@ -267,12 +269,12 @@ def _end(task: asyncio.Task[Any]) -> None:
     task.cancel()
     if (coroutine := task.get_coro()) is None:
         return
-    # The task ends with an error, since its coroutine is closed: nobody needs to read about it.
+    # The closed coroutine ends the task with an error. Read it, or asyncio would log it.
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     for _ in range(_MOST_CLOSES):
         try:
             coroutine.close()
-        except BaseException as error:  # noqa: BLE001 - of the handler, which may raise anything
+        except BaseException as error:  # noqa: BLE001 - the handler may raise anything
             _log.debug("the handler resists its end", exc_info=error)
         else:
             return

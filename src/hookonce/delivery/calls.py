@@ -236,7 +236,7 @@ def _in_this_thread(
     call.started = now()
     try:
         result = work()
-    except BaseException as error:  # noqa: BLE001 - the caller returns it
+    except BaseException as error:  # noqa: BLE001 - passed to the caller in `results`
         results.append((None, error))
         return False
     results.append((result, None))
@@ -262,6 +262,6 @@ def add_note(error: Exception, note: str) -> None:
     with contextlib.suppress(Exception):
         notes = getattr(error, "__notes__", None)
         notes = notes if isinstance(notes, list) else []
-        if note not in notes:  # the same object may be raised again
+        if note not in notes:  # a handler may raise the same object twice
             # `add_note` may be overridden, and sets an attribute, which a frozen class refuses.
             BaseException.__setattr__(error, "__notes__", [*notes, note])

@@ -184,7 +184,7 @@ class Handling:
             raise RuntimeError(f"{name} has no key function")
         try:
             key_lock = keyed.key_lock(self.event, self.lease.delivery.endpoint, name)
-        except BaseException as raised:  # noqa: BLE001 - a key function's error is a failure
+        except BaseException as raised:  # noqa: BLE001 - an error of the key function is a failure of the handler
             self.lease.has_begun = True
             # Bound to a name, the failure would make a reference cycle that keeps the body alive.
             return self._failed(name, as_exception(raised), 0.0, "while its key was asked for")
@@ -202,7 +202,7 @@ class Handling:
         why_not = await self._acquire(holder)
         if isinstance(why_not, Stale):
             if queued is not None:
-                await holder.end()  # this event may have been made due: now the next one is
+                await holder.end()  # the lock may have called this event; make the next one due
             self._skip(name, "done" if why_not.watermark.event_id == self.event.id else "stale")
             return None
         if isinstance(why_not, NotAcquired):
@@ -283,7 +283,7 @@ class Handling:
             await holder.end()
 
     async def forget_waiting(self) -> None:
-        """Remove the event from the locks' waiting lists: after a failure it waits by the clock."""
+        """Remove the event from the locks' queues: after a failure it waits for its backoff."""
         for holder in self._waiting or ():
             await holder.end()
 

@@ -60,9 +60,9 @@ class KeyLockHolder:
     is_over: bool = False
     has_succeeded: bool = False
     _token: Token = field(default_factory=new_token)
-    # An extension that arrives after the end would begin anew.
+    # One call at a time: an extension that arrives after the release would acquire the lock again.
     _one_call: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _held_until: float = 0.0  # time.monotonic
+    _held_until: float = 0.0  # by time.monotonic
 
     @property
     def is_held(self) -> bool:

@@ -209,7 +209,7 @@ class Lease:
                 continue  # the attempt has adopted another claim: settle that one, too
             await asyncio.sleep(pause)
             if self._is_left and self.dependencies.unrecorded.get(self.key) is not self.finished:
-                return None  # the next attempt of this process has taken the successes over
+                return None  # the next attempt of this process records the successes
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def leave_unrecorded(self) -> None:
@@ -281,7 +281,7 @@ class Lease:
         except asyncio.CancelledError as error:
             is_late = self._take_back_lateness()
             if self.task.cancelling() > self._cancelled:
-                raise  # a shutdown has cancelled the attempt, too
+                raise  # a shutdown has also cancelled the attempt
             if is_late:
                 raise StoreError(f"the store did not answer within {seconds:g} s") from None
             raise store_error(error) from error

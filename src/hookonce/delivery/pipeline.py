@@ -212,7 +212,7 @@ class Pipeline:
             _log.warning("%s is of the unknown type %r; ignored", key, event.type)
             return _UNKNOWN_TYPE
         if event.type not in self._unhandled:
-            self._unhandled.add(event.type)  # bounded: a type with a model
+            self._unhandled.add(event.type)  # the set stays small: only types with a model
             _log.warning("there is no handler for %s; such events are ignored", event.type)
         return _NO_HANDLER
 
@@ -237,7 +237,7 @@ class Pipeline:
                 return later(Reason.INBOX_FULL)
 
     async def _keep_in_flight(self, arrived: Delivery, until: float | None) -> None:
-        """Keep the last delivery of an event in flight, since its attempt may still fail.
+        """Store the latest delivery of an event in flight, in case its attempt fails.
 
         Args:
             arrived: the delivery.

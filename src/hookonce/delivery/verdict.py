@@ -107,7 +107,7 @@ class Report(NamedTuple):
 
     @property
     def retry_after(self) -> float | None:
-        """The longest wait a ``Retry`` asked for, in seconds; None if none named one."""
+        """The longest wait that a ``Retry`` asked for, in seconds; None if none asked for a wait."""
         asked = [f.error.after_seconds for f in self.failures if isinstance(f.error, Retry)]
         return max((seconds for seconds in asked if seconds is not None), default=None)
 
@@ -118,13 +118,13 @@ class Report(NamedTuple):
 
     @property
     def is_rejected(self) -> bool:
-        """Whether every handler that is missing has rejected the event."""
+        """Whether every outstanding handler has rejected the event."""
         rejects = [isinstance(failure.error, Reject) for failure in self.failures]
         return bool(rejects) and all(rejects) and not self.absent
 
     @property
     def only_waits(self) -> bool:
-        """Whether no handler has failed, and all that are missing wait for a key lock."""
+        """Whether no handler has failed, and every outstanding handler waits for a key lock."""
         waits = [isinstance(failure.error, NotAcquired) for failure in self.failures]
         return bool(waits) and all(waits) and not self.absent
 
@@ -134,7 +134,7 @@ class Report(NamedTuple):
         return self.absent.union(failure.handler for failure in self.failures)
 
     def describe(self) -> str:
-        """Return the missing handlers as text for an operator, one line for each."""
+        """Return the outstanding handlers as text for an operator, one line for each."""
         lines = [f"{failure.handler}: {_one_line(failure.error)}" for failure in self.failures]
         lines += [
             f"{name}: no handler of this name is registered for it here"
