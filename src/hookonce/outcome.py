@@ -13,7 +13,7 @@ from math import ceil
 from .errors import shows_half_built
 from .sender import RETRY_SECONDS
 
-# That the sender reads Retry-After is not documented; it does no harm.
+# The interface does not say whether the sender reads Retry-After; the header does no harm.
 _RETRY_AFTER_SECONDS = RETRY_SECONDS[0]
 
 

@@ -316,7 +316,7 @@ def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
 
 
 def _own_name(host: str) -> str:
-    """Return the host of a URL for the address that a server listens on."""
+    """Return the host for the server's own URL, given the address that it listens on."""
     if host in {"", "0.0.0.0", "::"}:  # noqa: S104 - compared
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host

@@ -107,7 +107,7 @@ class Report(NamedTuple):
 
     @property
     def retry_after(self) -> float | None:
-        """The longest wait that a ``Retry`` asked for, in seconds; None if none asked for a wait."""
+        """The longest wait that a ``Retry`` asked for, in seconds; None without such a wait."""
         asked = [f.error.after_seconds for f in self.failures if isinstance(f.error, Retry)]
         return max((seconds for seconds in asked if seconds is not None), default=None)
 

@@ -338,7 +338,9 @@ _NO_TRANSACTION = {"25P01", 1305}
 def _is_in_transaction(connection: Connection, statements: Statements) -> bool:
     """Return whether the database is in a transaction; the driver may commit by itself."""
     if _dialect_name(connection) == "sqlite":
-        connection.execute(*_executable(statements.prune[0], (0, 0)))  # deletes no row, but begins
+        connection.execute(
+            *_executable(statements.prune[0], (0, 0))
+        )  # deletes no row, but begins a transaction
         return bool(getattr(connection.connection.driver_connection, "in_transaction", True))
     try:
         connection.exec_driver_sql("SAVEPOINT hookonce_record")

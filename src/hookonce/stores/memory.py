@@ -136,7 +136,7 @@ class MemoryStore(RecordStore):
         return self._prune(self._clock(), at_most=self._max_records)
 
     def __str__(self) -> str:
-        """Return the URL of such a store."""
+        """Return the URL of a store in memory."""
         return "memory://"
 
     @property
