@@ -82,9 +82,10 @@ def test_an_option_that_no_command_has_exits_with_2(words: tuple[str, ...]) -> N
 
 @pytest.mark.parametrize("words", [words for words in LEAVES if words[0] == "endpoints"])
 def test_a_command_that_asks_the_service_needs_a_key_and_an_answer(
-    words: tuple[str, ...], here: Path
+    words: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a key it cannot begin; a service that does not answer is what it has found."""
+    monkeypatch.setattr("hookonce.client.connection._backoff", lambda _: 0.0)
     has_file = any(one.name == "secrets_file" for one in LEAVES[words].params)
     more = {
         "create": ["--event", "comment.received"],

@@ -62,7 +62,9 @@ def test_a_process_with_a_handler_that_never_ends_can_end(tmp_path: Path) -> Non
         from hookonce import Limits, Receiver
         from hookonce.events import CommentReceived
         from hookonce.testing import make_event, signed_request
-        limits = Limits(handler_timeout_seconds=0.1, answer_seconds=0.1, drain_seconds=0.1)
+        limits = Limits(
+            handler_timeout_seconds=0.1, answer_seconds=0.1, drain_seconds=0.1, store_seconds=0.2
+        )
         url = "sqlite:///{tmp_path}/hooks.db"
         receiver = Receiver(secrets={SECRET!r}, store=url, limits=limits)
         @receiver.on(CommentReceived)
@@ -94,7 +96,9 @@ def test_a_process_ends_though_a_handler_clings_to_it_with_all_it_has(tmp_path: 
         from hookonce import Limits, Receiver
         from hookonce.events import CommentReceived
         from hookonce.testing import make_event, signed_request
-        limits = Limits(handler_timeout_seconds=0.1, answer_seconds=0.1, drain_seconds=0.1)
+        limits = Limits(
+            handler_timeout_seconds=0.1, answer_seconds=0.1, drain_seconds=0.1, store_seconds=0.2
+        )
         url = "sqlite:///{tmp_path}/hooks.db"
         receiver = Receiver(secrets={SECRET!r}, store=url, limits=limits)
         @asynccontextmanager

@@ -861,12 +861,10 @@ async def narrow(event: Event[Channel], events: list[ChannelUnhealthy]) -> None:
 """
 
 
-@pytest.fixture(scope="module")
-def checked(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[int, Line]:
+@pytest.fixture
+def checked(request: pytest.FixtureRequest, tmp_path: Path) -> dict[int, Line]:
     """What mypy says about the snippet, by the number at the end of the line."""
-    folder = tmp_path_factory.mktemp("typing")
+    folder = tmp_path
     (folder / "snippet.py").write_text(SNIPPET)
     kept = getattr(request.config, "cache", None)  # None where pytest was told to keep none
     cache = kept.mkdir("mypy") if kept else folder / "cache"
@@ -910,37 +908,20 @@ REVEALED = {
 }
 
 
-@pytest.mark.costs("4 s, once in each process of pytest that has one")
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(("number", "event"), REVEALED.items())
-def test_a_type_checker_infers_the_event_class(
-    checked: dict[int, Line], number: int, event: str
-) -> None:
-    kind, text = checked[number]
-    assert kind == "note"
-    assert text == f'Revealed type is "{DECORATOR.format(event)}"'
+REFUSED = range(17, 27)
 
 
-@pytest.mark.full("mypy: 3 s")
-def test_a_type_checker_knows_the_fields_of_an_event(checked: dict[int, Line]) -> None:
-    assert checked[15].text == 'Revealed type is "str | None"'
-
-
-@pytest.mark.full("mypy: 3 s")
-def test_a_type_checker_sees_a_handler_unchanged_by_its_registration(
+@pytest.mark.costs("4 s")
+def test_a_type_checker_infers_event_classes_and_refuses_what_registration_would_refuse(
     checked: dict[int, Line],
 ) -> None:
-    assert "CommentReceived" in checked[16].text
+    for number, event in REVEALED.items():
+        said = f'Revealed type is "{DECORATOR.format(event)}"'
+        assert checked[number] == Line("note", said)
+    assert checked[15].text == 'Revealed type is "str | None"', "the field of an event"
+    assert "CommentReceived" in checked[16].text, "registration leaves the handler as it is"
     assert "Coroutine[Any, Any, None]" in checked[16].text
-
-
-@pytest.mark.costs("4 s, once in each process of pytest that has one")
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("number", range(17, 27))
-def test_a_type_checker_refuses_what_would_be_refused_at_run_time(
-    checked: dict[int, Line], number: int
-) -> None:
-    assert checked[number].kind == "error"
+    assert [number for number in REFUSED if checked[number].kind != "error"] == []
 
 
 def test_the_typing_snippet_is_checked_against_this_tree() -> None:
