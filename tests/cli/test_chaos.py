@@ -15,9 +15,11 @@ pytestmark = pytest.mark.sample(3, of="file")
 
 APP = """
 from hookonce import EnvironmentSecrets, Event, Inbox, Outcome, Receiver, Reject
+from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.events import CommentReceived
 
 receiver = Receiver(secrets=EnvironmentSecrets())
+without_table = Receiver(secrets=EnvironmentSecrets())
 swallowing = type("Swallowing", (Receiver,), {})(secrets=EnvironmentSecrets())
 boxed = Receiver(secrets=EnvironmentSecrets(), inbox=Inbox())
 strict = Receiver(secrets=EnvironmentSecrets())
@@ -38,6 +40,9 @@ async def greet(event: CommentReceived) -> None:
 @strict.on(CommentReceived)
 async def refuse(event: CommentReceived) -> None:
     raise Reject("no")
+
+@without_table.on(CommentReceived, within=SQLiteLedger("app.db"))
+def book(event: CommentReceived, connection: object) -> None: ...
 
 @deaf.on_unknown
 async def other(event: Event[object]) -> None: ...
@@ -167,6 +172,7 @@ def test_a_given_store_has_no_dead_letters_afterwards(tmp_path: Path) -> None:
         (("app:deaf",), "no handler for any documented event type"),
         (("app:receiver", "--store", "memory://", "--inbox"), "has no inbox"),
         (("app:receiver", "--store", "ftp://there"), "no store has the scheme"),
+        (("app:without_table",), "SQLiteLedger cannot record effects"),
         (("app:nothing",), "there is no 'nothing'"),
         (("nowhere:receiver",), "there is no module"),
     ],

@@ -880,7 +880,7 @@ class TestLooking:
 class TestConfiguration:
     def test_a_back_off_grows_to_its_longest(self) -> None:
         backoff = Backoff(first_seconds=10, factor=3, longest_seconds=100, jitter=0)
-        assert [backoff.seconds(attempt) for attempt in (1, 2, 3, 4, 5_000)] == [
+        assert [backoff.seconds(attempt, "evt_1") for attempt in (1, 2, 3, 4, 5_000)] == [
             10,
             30,
             90,
@@ -890,19 +890,27 @@ class TestConfiguration:
 
     def test_jitter_spreads_it_and_no_further(self) -> None:
         backoff = Backoff(first_seconds=100, jitter=0.1)
-        waits = {backoff.seconds(1) for _ in range(500)}
+        waits = {backoff.seconds(1, f"evt_{number}") for number in range(500)}
         assert len(waits) > 100
         assert 90 <= min(waits) < 95
         assert 105 < max(waits) <= 110
 
+    def test_jitter_differs_by_attempt_and_is_the_same_in_a_repeated_simulation(self) -> None:
+        backoff = Backoff(first_seconds=100, factor=1, jitter=0.1)
+        waits = [backoff.seconds(attempt, "evt_1") for attempt in range(1, 100)]
+        assert len(set(waits)) > 90
+        assert waits == [backoff.seconds(attempt, "evt_1") for attempt in range(1, 100)]
+
     def test_by_default_an_event_is_tried_for_about_a_day(self) -> None:
         inbox = Inbox(backoff=Backoff(jitter=0))
-        waits = [inbox.backoff_seconds(attempt) for attempt in range(1, inbox.max_attempts)]
+        waits = [
+            inbox.backoff_seconds(attempt, "evt_1") for attempt in range(1, inbox.max_attempts)
+        ]
         assert 24 * 3600 < sum(waits) < 30 * 3600
 
     def test_a_number_or_a_timedelta_is_the_first_wait(self) -> None:
         for first in (5, timedelta(seconds=5)):
-            assert 4.5 <= Inbox(backoff=first).backoff_seconds(1) <= 5.5
+            assert 4.5 <= Inbox(backoff=first).backoff_seconds(1, "evt_1") <= 5.5
 
     @pytest.mark.parametrize(
         "options",

@@ -362,7 +362,7 @@ class TestOwnCode:
         assert [(c.handler, c.event_id) for c in contexts] == [(NAME, call.event_id)]
 
     @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-    def test_error_hooks_get_injected_failures_and_run_in_real_time(self, is_async: bool) -> None:
+    def test_error_hooks_get_injected_failures_and_are_waited_for(self, is_async: bool) -> None:
         errors: list[BaseException] = []
         receiver = receiving()
         receiver.on(CommentReceived, name=NAME)(lambda _: None)

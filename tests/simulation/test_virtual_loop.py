@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -62,14 +63,12 @@ def test_timers_fire_in_the_order_of_their_times() -> None:
     assert fired == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("how", ["outside", "real_time"])
-def test_no_time_limit_ends_early_while_the_loop_waits_for_work_outside(how: str) -> None:
+def test_no_time_limit_ends_early_while_the_loop_waits_for_work_outside() -> None:
     async def main(loop: VirtualLoop) -> str:
         ended = threading.Event()
-        with getattr(loop, how)():
-            async with asyncio.timeout(3):
-                # Without the block the three seconds would be skipped at once.
-                await asyncio.to_thread(ended.wait, REAL_SECONDS)
+        async with loop.outside(), asyncio.timeout(3):
+            # Without the block the three seconds would be skipped at once.
+            await asyncio.to_thread(ended.wait, REAL_SECONDS)
         return "in time"
 
     begun = time.monotonic()
@@ -80,26 +79,23 @@ def test_no_time_limit_ends_early_while_the_loop_waits_for_work_outside(how: str
 def test_virtual_time_stands_still_while_the_loop_waits_for_work_outside() -> None:
     async def main(loop: VirtualLoop) -> float:
         begun = loop.time()
-        with loop.outside():
+        async with loop.outside():
             await asyncio.to_thread(threading.Event().wait, REAL_SECONDS)
         return loop.time() - begun
 
     assert run_virtually(main) == 0
 
 
-@pytest.mark.parametrize("is_in_thread", [True, False])
-def test_a_long_block_takes_its_real_duration(
-    is_in_thread: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_block_takes_its_real_duration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_loop, "_PATIENCE_SECONDS", REAL_SECONDS / 2)
     monkeypatch.setattr(virtual_loop, "_BLOCKING_SECONDS", REAL_SECONDS / 4)
 
     async def main(loop: VirtualLoop) -> tuple[float, float]:
         begun, really_begun = loop.time(), time.monotonic()
-        with loop.real_time():
+        async with loop.outside():
             time.sleep(REAL_SECONDS)  # noqa: ASYNC251 - a handler that blocks the loop
-        with loop.real_time(is_in_thread=is_in_thread), pytest.raises(TimeoutError):
-            async with asyncio.timeout(REAL_SECONDS):
+        with pytest.raises(TimeoutError):
+            async with loop.outside(), asyncio.timeout(REAL_SECONDS):
                 await asyncio.to_thread(threading.Event().wait, 2 * REAL_SECONDS)
         return loop.time() - begun, time.monotonic() - really_begun
 
@@ -107,39 +103,135 @@ def test_a_long_block_takes_its_real_duration(
     assert 2 * REAL_SECONDS <= passed <= took
 
 
-@pytest.mark.parametrize("is_in_thread", [True, False])
-def test_many_short_blocks_take_no_virtual_time(is_in_thread: bool) -> None:
+def test_many_short_blocks_take_no_virtual_time() -> None:
     async def main(loop: VirtualLoop) -> float:
         begun = loop.time()
         for _ in range(10):
-            with loop.real_time(is_in_thread=is_in_thread):
+            async with loop.outside():
                 await asyncio.to_thread(threading.Event().wait, REAL_SECONDS / 10)
         return loop.time() - begun
 
     assert run_virtually(main) == 0
 
 
-def test_no_time_limit_ends_a_short_block_in_a_thread() -> None:
+def test_an_idle_connection_does_not_stop_time() -> None:
     async def main(loop: VirtualLoop) -> float:
-        begun = loop.time()
-        with loop.real_time(is_in_thread=True):
-            async with asyncio.timeout(REAL_SECONDS / 10):
-                await asyncio.to_thread(threading.Event().wait, REAL_SECONDS)
-        return loop.time() - begun
-
-    assert run_virtually(main) == 0
-
-
-def test_a_short_block_waits_for_its_timer_in_real_time() -> None:
-    async def main(loop: VirtualLoop) -> float:
-        begun = loop.time()
-        with loop.real_time():
-            await asyncio.sleep(REAL_SECONDS)
+        mine, other = socket.socketpair()
+        with other:
+            _, writer = await asyncio.open_connection(sock=mine)
+            begun = loop.time()
+            await asyncio.sleep(3600)
+            writer.close()
+            await writer.wait_closed()
         return loop.time() - begun
 
     begun = time.monotonic()
-    assert run_virtually(main) >= REAL_SECONDS
-    assert time.monotonic() - begun >= REAL_SECONDS
+    assert run_virtually(main) >= 3600
+    assert time.monotonic() - begun < virtual_loop._PATIENCE_SECONDS
+
+
+@pytest.mark.parametrize("is_in_task", [True, False])
+def test_a_block_that_sleeps_lets_time_pass(is_in_task: bool) -> None:
+    async def main(loop: VirtualLoop) -> float:
+        begun = loop.time()
+        async with loop.outside(runs_handler=True):
+            # A time limit is no sleep, and must not end while the thread runs.
+            async with asyncio.timeout(60):
+                await asyncio.to_thread(threading.Event().wait, REAL_SECONDS)
+            if is_in_task:
+                await asyncio.gather(asyncio.sleep(3600), asyncio.sleep(1800))
+            else:
+                await asyncio.sleep(3600)
+        return loop.time() - begun
+
+    begun = time.monotonic()
+    assert run_virtually(main) == 3600
+    assert REAL_SECONDS <= time.monotonic() - begun < virtual_loop._PATIENCE_SECONDS
+
+
+@pytest.mark.parametrize("runs_handler", [True, False])
+def test_while_a_handler_sleeps_other_handlers_take_real_time_and_a_store_takes_none(
+    runs_handler: bool,
+) -> None:
+    async def main(loop: VirtualLoop) -> float:
+        async def sleep() -> None:
+            async with loop.outside(runs_handler=True):
+                await asyncio.sleep(3600)
+
+        async def tick() -> None:
+            for _ in range(1000):
+                await asyncio.sleep(REAL_SECONDS / 40)
+
+        sleeping, ticking = loop.create_task(sleep()), loop.create_task(tick())
+        await asyncio.sleep(0)
+        begun = loop.time()
+        async with loop.outside(runs_handler=runs_handler):
+            await asyncio.to_thread(threading.Event().wait, REAL_SECONDS)
+            took = loop.time() - begun
+        ticking.cancel()
+        await sleeping
+        return took
+
+    took = run_virtually(main)
+    assert (0 < took <= 2 * REAL_SECONDS) if runs_handler else took == 0
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_blocks_go_on_in_the_order_in_which_they_began_and_not_in_the_order_of_answers(
+    fails: bool,
+) -> None:
+    went_on: list[int] = []
+
+    def answer(seconds: float) -> None:
+        time.sleep(seconds)
+        if fails:
+            raise LookupError
+
+    async def ask(loop: VirtualLoop, number: int) -> None:
+        with contextlib.suppress(LookupError):
+            async with loop.outside():
+                await asyncio.to_thread(answer, REAL_SECONDS / number)
+        went_on.append(number)
+
+    async def main(loop: VirtualLoop) -> float:
+        begun = loop.time()
+        await asyncio.gather(*(ask(loop, number) for number in (1, 2, 3, 4)))
+        return loop.time() - begun
+
+    assert run_virtually(main) == 0
+    assert went_on == [1, 2, 3, 4]
+
+
+def test_a_cancelled_block_does_not_wait_for_other_blocks() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async def work(seconds: float) -> None:
+            async with loop.outside():
+                await asyncio.to_thread(threading.Event().wait, seconds)
+
+        other, cancelled = (loop.create_task(work(REAL_SECONDS)) for _ in range(2))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait({cancelled})
+        assert not other.done()
+        await other
+
+    run_virtually(main)
+
+
+def test_a_block_that_is_cancelled_while_it_waits_for_others_holds_up_nobody() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async def work(seconds: float) -> None:
+            async with loop.outside():
+                await asyncio.to_thread(threading.Event().wait, seconds)
+
+        short, long = (loop.create_task(work(seconds)) for seconds in (0, REAL_SECONDS))
+        async with loop.outside():
+            await asyncio.to_thread(threading.Event().wait, REAL_SECONDS / 2)
+            short.cancel()
+        await long
+        assert short.cancelled()
+
+    run_virtually(main)
 
 
 def test_computing_takes_no_virtual_time_but_blocking_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,38 +271,34 @@ def test_a_time_limit_ends_a_wait_that_lasts_too_long(
 
     async def main(loop: VirtualLoop) -> None:
         ended = threading.Event()
-        with loop.outside():
+        async with loop.outside():
             try:
                 with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(3600):
+                    async with asyncio.timeout(2 * REAL_SECONDS):
                         await asyncio.to_thread(ended.wait, 60)
             finally:
                 ended.set()
 
-    assert REAL_SECONDS <= seconds_for(main) < SOON_SECONDS
+    assert 2 * REAL_SECONDS <= seconds_for(main) < SOON_SECONDS
 
 
-def test_the_loop_skips_time_again_after_the_last_of_several_blocks_has_ended() -> None:
+def test_the_loop_skips_time_only_after_the_last_of_several_blocks_has_ended() -> None:
     async def main(loop: VirtualLoop) -> None:
         hour_over = asyncio.ensure_future(asyncio.sleep(3600))
         first, second = threading.Event(), threading.Event()
 
         async def outside(event: threading.Event) -> None:
-            with loop.real_time():
+            async with loop.outside():
                 await asyncio.to_thread(event.wait, 60)
 
         works = [asyncio.ensure_future(outside(event)) for event in (first, second)]
         first.set()
-        await works[0]
-        begun = loop.time()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(hour_over), REAL_SECONDS)
-        assert loop.time() - begun < SOON_SECONDS
-        second.set()
-        await works[1]
+        threading.Timer(REAL_SECONDS, second.set).start()
+        await asyncio.gather(*works)
+        assert not hour_over.done()
         await hour_over
 
-    assert seconds_for(main) < SOON_SECONDS
+    assert REAL_SECONDS <= seconds_for(main) < SOON_SECONDS
 
 
 def test_a_call_from_a_thread_wakes_a_loop_that_has_nothing_to_do() -> None:
@@ -254,8 +342,8 @@ def test_ctrl_c_ends_a_wait_for_something_outside() -> None:
         timer = threading.Timer(REAL_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         try:
-            with loop.outside():
-                await asyncio.sleep(60)
+            async with loop.outside():
+                await loop.create_future()
         finally:
             timer.join()
             begun = loop.time()

@@ -62,7 +62,7 @@ def test_it_has_an_inbox_only_if_the_store_has_an_inbox(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", [call for call in CALLS if call != "wait"])
-def test_every_call_is_passed_on_unchanged_in_real_time(call: str) -> None:
+def test_every_call_is_passed_on_unchanged_and_stops_virtual_time(call: str) -> None:
     passed_on: list[tuple[str, dict[str, Any]]] = []
     answer = Batch((), 0) if call == "fetch" else object()
 

@@ -11,7 +11,7 @@ from secrets import randbelow
 
 import click
 
-from hookonce.errors import StoreError
+from hookonce.errors import LedgerError, StoreError
 from hookonce.simulation import Breach, Mode, SimulationReport, simulate
 from hookonce.simulation.simulation import DEFAULT_CHAOS, DEFAULT_EVENTS
 
@@ -92,9 +92,8 @@ def chaos(
     The handlers really run: point them at test systems. Their output is not shown. The command does
     not use the receiver's own store and secrets.
 
-    The same --seed repeats the events and the faults. Files and servers answer in real time, so
-    that the numbers of requests and calls may differ by a few. With --store memory:// and async
-    handlers, runs with the same seed are identical.
+    The same --seed repeats the events and the faults. Virtual time stands still while a store, a
+    database or a handler waits for an answer, so the speed of this machine does not matter.
 
     Exits 0 only if no event was lost, given up or handled twice, no handler with latest_by ran
     after a newer event, no handlers with serial_by ran at the same time, no forgery was accepted,
@@ -126,7 +125,7 @@ def chaos(
                         mode=mode,
                         progress=done,
                     )
-            except (ValueError, ImportError, StoreError) as error:
+            except (ValueError, ImportError, StoreError, LedgerError) as error:
                 raise CannotBegin(str(error)) from error
             except KeyboardInterrupt:
                 _show_stopped(done, seed, output)

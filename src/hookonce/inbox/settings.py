@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 from datetime import timedelta
+from zlib import crc32
 
 from ..clock import span_seconds
 
@@ -46,15 +46,18 @@ class Backoff:
         )
         object.__setattr__(self, "jitter", jitter)
 
-    def seconds(self, attempt: int) -> float:
-        """Return how long to wait after attempt number ``attempt``, counted from 1."""
+    def seconds(self, attempt: int, event_id: str) -> float:
+        """Return how long to wait after attempt number ``attempt``, counted from 1.
+
+        The event's id decides the jitter, so that a simulation can be repeated.
+        """
         seconds = self.first_seconds
         for _ in range(attempt - 1):
             if seconds >= self.longest_seconds:
                 break
             seconds *= self.factor
-        spread = random.uniform(-self.jitter, self.jitter)  # noqa: S311 - no secret depends on it
-        return min(seconds, self.longest_seconds) * (1 + spread)
+        chance = crc32(f"{attempt}:{event_id}".encode(errors="replace")) / 2**32  # from 0 to 1
+        return min(seconds, self.longest_seconds) * (1 + self.jitter * (2 * chance - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +93,11 @@ class Inbox:
                 raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
         if not isinstance(self.embedded, bool):
             raise TypeError(f"embedded takes True or False, not {self.embedded!r}")
-        self.backoff_seconds(1)  # raises if `backoff` is invalid
+        self.backoff_seconds(1, "")  # raises if `backoff` is invalid
 
-    def backoff_seconds(self, attempt: int) -> float:
+    def backoff_seconds(self, attempt: int, event_id: str) -> float:
         """Return how long an event waits after failed attempt number ``attempt``, from 1."""
         backoff = self.backoff
         if not isinstance(backoff, Backoff):
             backoff = Backoff(first_seconds=span_seconds("backoff", backoff))
-        return backoff.seconds(attempt)
+        return backoff.seconds(attempt, event_id)

@@ -180,7 +180,7 @@ class Worker:
             # Another version of the application, which has a handler, stored this event.
             return self._defer(fetched, f"this worker has no handler for {event.type}")
         origin = Queued(
-            self._settings.backoff_seconds(claim.attempt),
+            self._settings.backoff_seconds(claim.attempt, delivery.event_id),
             is_last=claim.attempt >= self._settings.max_attempts,
             room=self._room,
             work=self._work,
@@ -222,7 +222,7 @@ class Worker:
             await self._bury(fetched, DeadReason.EXHAUSTED, fault)
             return
         _log.error("%s waits: %s", claim.key, fault)
-        after = self._settings.backoff_seconds(claim.attempt)
+        after = self._settings.backoff_seconds(claim.attempt, fetched.delivery.event_id)
         if await self._is_settled(fetched, self._store.retry(claim, after, claim.finished, fault)):
             self._dependencies.observers.notify(
                 EventRetried(fetched.delivery, claim.attempt, after, fault)

@@ -1,7 +1,7 @@
 """A receiver's handlers with faults injected and every call logged.
 
-An injected sleep passes in virtual time. The user's own code may wait for anything, so it runs in
-real time.
+An injected sleep passes in virtual time. The user's own code may wait for anything, so it runs in a
+block of ``VirtualLoop.outside``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def instrumented(router: Router, *, log: CallLog, plan: FaultPlan, loop: Virtual
     """
     return Router(
         [_instrumented(handler, log, plan, loop) for handler in router.handlers],
-        [_in_real_time(hook, loop) for hook in router.error_hooks],
+        [_outside(hook, loop) for hook in router.error_hooks],
     )
 
 
@@ -69,7 +69,8 @@ def _instrumented(handler: Handler, log: CallLog, plan: FaultPlan, loop: Virtual
             )
 
     keyed = handler.keyed and _logging_failures(handler.keyed, handler.name, log, loop)
-    return replace(handler, function=run, is_async=True, keyed=keyed)
+    # The simulation has checked the ledger; a check in virtual time would be too late at once.
+    return replace(handler, function=run, is_async=True, keyed=keyed, ledger=None)
 
 
 def _logging_failures(keyed: Keyed, handler: str, log: CallLog, loop: VirtualLoop) -> Keyed:
@@ -100,7 +101,7 @@ def _logging_failures(keyed: Keyed, handler: str, log: CallLog, loop: VirtualLoo
     return replace(keyed, function=key)
 
 
-def _in_real_time(hook: ErrorHook, loop: VirtualLoop) -> ErrorHook:
+def _outside(hook: ErrorHook, loop: VirtualLoop) -> ErrorHook:
     async def call(*arguments: object) -> None:
         await _call(hook.function, hook.is_async, arguments, loop)
 
@@ -145,13 +146,8 @@ async def _call(
     function: Callable[..., Any], is_async: bool, arguments: tuple[object, ...], loop: VirtualLoop
 ) -> None:
     """Call a user's function, and await the awaitables that it returns, as the dispatcher does."""
-    if is_async:
-        with loop.real_time():
-            result = await function(*arguments)
-    else:
-        with loop.real_time(is_in_thread=True):
-            result = await _in_thread(function, arguments)
-    with loop.real_time():
+    async with loop.outside(runs_handler=is_async):
+        result = function(*arguments) if is_async else await _in_thread(function, arguments)
         while inspect.isawaitable(result):
             result = await result
     if inspect.isgenerator(result) or inspect.isasyncgen(result):

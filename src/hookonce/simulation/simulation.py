@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AsyncExitStack, nullcontext, suppress
+from contextlib import AsyncExitStack, suppress
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from ..emulator.service import EmulatedService
 from ..http.app import Receive, Scope, Send
 from ..inbox.settings import Inbox
 from ..receiver import Receiver
+from ..receiver.ledgers import check_ledgers
 from ..resources import Channel
 from ..routing.keyed import watermark_of
 from ..routing.table import HandlerTable
@@ -98,8 +99,7 @@ def simulate(
         chaos: the probability of a disturbance at each request, and of a fault at each call of a
             handler, from 0 to 1.
         seed: repeats the events and faults of the simulation with this seed; random by default.
-            Stores outside the process and handlers in threads answer in real time, so the numbers
-            of requests and calls may differ slightly.
+            Stores and handlers outside the process rarely change a simulation with the same seed.
         store: the URL of a store, such as ``memory://`` or ``redis://localhost/0``. The simulation
             uses a new endpoint in it. By default it uses SQLite in a temporary folder.
         mode: where handlers run.
@@ -157,10 +157,9 @@ class _Secrets:
 class _Deployment:
     """An ASGI application that passes requests to the receiver that was deployed last."""
 
-    def __init__(self, receiver: Receiver, loop: VirtualLoop) -> None:
+    def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
         self.count = 0
-        self._loop = loop
         self._open: AsyncExitStack | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -171,10 +170,7 @@ class _Deployment:
     async def deploy(self, receiver: Receiver) -> None:
         """Open a receiver, send new requests to it, then close the previous receiver."""
         async with AsyncExitStack() as opening:
-            # Opening a receiver checks its ledgers, and a database answers in real time.
-            has_ledger = any(handler.ledger is not None for handler in receiver.handlers)
-            with self._loop.real_time() if has_ledger else nullcontext():
-                await opening.enter_async_context(receiver)
+            await opening.enter_async_context(receiver)
             # Run the workers here if the receiver expects them in other processes.
             with suppress(LookupError, RuntimeError):
                 await opening.enter_async_context(receiver.working())
@@ -237,9 +233,11 @@ class _Simulation:
     async def run(
         self, events: int, progress: Callable[[int, int], None] | None
     ) -> SimulationReport:
+        async with self._loop.outside():
+            await check_ledgers(self._original.handlers, store_retention=None)
         started = self._loop.time()
         attempts: list[DeliveryAttempt] = []
-        deployment = _Deployment(self._original, self._loop)
+        deployment = _Deployment(self._original)
         await deployment.deploy(self._copy())
         service = EmulatedService(
             deployment,

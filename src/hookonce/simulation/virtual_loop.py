@@ -1,11 +1,14 @@
 """An event loop in virtual time: it skips waits in which nothing can happen.
 
-``asyncio.sleep(3600)`` returns at once, so a simulation of a day of retries takes seconds. So that
-the speed of the machine does not change results, virtual time stands still while the loop computes,
-and while it waits in a block of ``outside`` for a store's thread or server. In a block of
-``real_time``, the user's code runs: a short call takes no virtual time beyond its own timers. After
-a few seconds, virtual time catches up with the real duration of the call. A call that blocks the
-loop for seconds takes its real duration too.
+``asyncio.sleep(3600)`` returns at once, so a simulation of a day of retries takes seconds. The
+speed of the machine must not change results. So virtual time stands still while the loop computes,
+and while a block of ``outside`` waits for a thread, a socket or another process. Blocks whose work
+has ended wait for the others, and then go on in the order in which they began: it makes no
+difference which answer came first.
+
+The loop cannot see what a block waits for: an idle connection looks like a busy connection. But the
+loop sees that a block sleeps, and lets time pass for it. A block that takes longer than a few
+seconds takes its real duration in virtual time, and so does a call that blocks the loop.
 """
 
 from __future__ import annotations
@@ -13,60 +16,105 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from contextvars import Context, ContextVar, Token
+from operator import itemgetter
 from selectors import SelectorKey
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
-# An answer within this real time takes no virtual time. After it, virtual time passes, so that the
-# time limit of a call to an unreachable store can end.
+# Work within this real time takes no virtual time. After it, virtual time passes, so that the time
+# limit of a call to an unreachable store can end.
 _PATIENCE_SECONDS = 5.0
 # The loop itself never computes this long without a pause, even on a busy machine. A callback that
 # takes longer blocks the loop, and its real duration counts.
 _BLOCKING_SECONDS = 3.0
+# While a handler sleeps, another task of it may wait for an answer: give it this real time before
+# each skip.
+_QUIET_SECONDS = 0.02
 
 
 class _Block:
-    """A block of ``real_time`` that has started and not ended.
+    """A block of ``outside``.
+
+    Args:
+        selector: knows all blocks of the loop.
+        runs_handler: whether the block may wait for another handler that sleeps.
 
     Attributes:
-        is_in_thread: whether a thread runs its code, so that it waits for no timer of the loop.
-        real_start: its start on the machine's monotonic clock.
-        virtual_start: its start in the loop's time.
+        real_start: its start on the machine's monotonic clock, or the end of its last sleep.
+        virtual_start: the same in the loop's time.
         is_long: whether virtual time passes for it as fast as real time.
     """
 
-    __slots__ = ("is_in_thread", "is_long", "real_start", "virtual_start")
-
-    def __init__(self, now: float, *, is_in_thread: bool) -> None:
-        self.real_start = time.monotonic()
-        self.virtual_start = now
-        self.is_in_thread = is_in_thread
+    def __init__(self, selector: _SkippingSelector, *, runs_handler: bool) -> None:
+        self._selector = selector
+        self.runs_handler = runs_handler
         self.is_long = False
+        self._sleeps: list[asyncio.TimerHandle] = []
+
+    async def __aenter__(self) -> None:
+        self._number = self._selector.begin(self)
+        self._turn = self._selector.turn
+        self._token: Token[_Block | None] = _current_block.set(self)
+        self.start()
+
+    def start(self) -> None:
+        """Count the block's duration from now."""
+        self.real_start = time.monotonic()
+        self.virtual_start = self._selector.now()
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        _current_block.reset(self._token)
+        self._selector.end(self)
+        has_waited = self._turn != self._selector.turn
+        if has_waited and (error is None or isinstance(error, Exception)):
+            await self._selector.others_end(self._number)
+
+    def add_sleep(self, timer: asyncio.TimerHandle) -> None:
+        """Note the timer of a sleep in this block."""
+        self._sleeps.append(timer)
+
+    def sleeps(self) -> bool:
+        """Return whether a task of this block sleeps."""
+        if not self._sleeps:
+            return False
+        now = self._selector.now()
+        self._sleeps = [t for t in self._sleeps if t.when() > now and not t.cancelled()]
+        if not self._sleeps:
+            self.start()
+        return bool(self._sleeps)
+
+
+# Tasks that are started in a block inherit it.
+_current_block: ContextVar[_Block | None] = ContextVar("_current_block", default=None)
 
 
 class _SkippingSelector(selectors.BaseSelector):
     """A selector that skips waits in which nothing can happen, and adds them to virtual time.
 
     Attributes:
-        outside: the number of ``outside`` blocks that have started and not ended.
+        turn: the number of calls of ``select``.
     """
 
     def __init__(self) -> None:
         self._real = selectors.DefaultSelector()
         self._passed = 0.0
-        self._blocks: dict[_Block, None] = {}  # oldest first
+        self._blocks: dict[_Block, None] = {}
+        self._begun = 0
+        self._ended: list[tuple[int, asyncio.Future[None]]] = []
         self._long_blocks = 0
         self._real_since = 0.0
         self._woken_at = time.monotonic()
-        self.outside = 0
+        self.turn = 0
 
     def now(self) -> float:
         """Return the virtual seconds since the start."""
@@ -74,14 +122,14 @@ class _SkippingSelector(selectors.BaseSelector):
             return self._passed + time.monotonic() - self._real_since
         return self._passed
 
-    def begin(self, *, is_in_thread: bool) -> _Block:
-        """Start a block of ``real_time``; blocks may overlap."""
-        block = _Block(self.now(), is_in_thread=is_in_thread)
+    def begin(self, block: _Block) -> int:
+        """Add a block, and return its number."""
         self._blocks[block] = None
-        return block
+        self._begun += 1
+        return self._begun
 
     def end(self, block: _Block) -> None:
-        """End a block of ``real_time``."""
+        """Remove a block whose work has ended."""
         self._catch_up()
         del self._blocks[block]
         if block.is_long:
@@ -89,14 +137,18 @@ class _SkippingSelector(selectors.BaseSelector):
             self._woken_at = self._real_since  # the time until now is in `_passed` already
             self._long_blocks -= 1
 
+    async def others_end(self, number: int) -> None:
+        """Wait until no block is at work; blocks go on in the order of their numbers."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended.append((number, ended))
+        await ended
+
     def _catch_up(self) -> None:
         """Add the real duration of blocks that have become long, and let time pass for them."""
         real_now = time.monotonic()
         for block in self._blocks:
             took = real_now - block.real_start
-            if took < _PATIENCE_SECONDS:
-                return
-            if not block.is_long:
+            if took >= _PATIENCE_SECONDS and not block.is_long and not block.sleeps():
                 now = self.now()
                 self._passed = now + max(0.0, took - (now - block.virtual_start))
                 self._real_since = real_now
@@ -121,6 +173,7 @@ class _SkippingSelector(selectors.BaseSelector):
         self._real.close()
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        self.turn += 1
         computed = time.monotonic() - self._woken_at
         if computed > _BLOCKING_SECONDS and not self._long_blocks:
             self._passed += computed
@@ -136,20 +189,27 @@ class _SkippingSelector(selectors.BaseSelector):
         ready = self._real.select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
+        asleep = {block for block in self._blocks if block.sleeps()}
+        awake = [block for block in self._blocks if not block.is_long and block not in asleep]
+        patience = _QUIET_SECONDS
+        if awake:
+            oldest = min(block.real_start for block in awake)
+            patience = max(0.0, oldest + _PATIENCE_SECONDS - time.monotonic())
+            if not asleep or not all(block.runs_handler for block in awake):
+                return self._real.select(patience)
+        if self._ended:
+            for _, ended in sorted(self._ended, key=itemgetter(0)):
+                if not ended.done():  # not cancelled
+                    ended.set_result(None)
+            self._ended.clear()
+            return []
         if timeout is None or self._long_blocks:
             return self._real.select(timeout)
-        if self.outside:
-            ready = self._real.select(_PATIENCE_SECONDS)
-            if ready:
-                return ready
-        elif self._blocks:
-            oldest = next(iter(self._blocks))
-            left = oldest.real_start + _PATIENCE_SECONDS - time.monotonic()
-            # An async function may wait for this timer or for something outside: wait really, but
-            # no longer than the timer.
-            is_threads_only = all(block.is_in_thread for block in self._blocks)
-            ready = self._real.select(max(0.0, left if is_threads_only else min(timeout, left)))
-            if ready or is_threads_only or left < timeout:
+        if asleep:
+            # A handler that is awake may wait for a handler that sleeps, or for something outside:
+            # then virtual time passes as fast as real time.
+            ready = self._real.select(min(timeout, patience))
+            if ready or (awake and patience < timeout):
                 return ready
         self._passed += timeout
         return []
@@ -161,7 +221,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._skipping = _SkippingSelector()
         super().__init__(self._skipping)
-        self._started_at = time.time()
+        # A whole second: simulations with the same seed get the same fractions of seconds.
+        self._started_at = int(time.time())
 
     def time(self) -> float:
         """Return the virtual seconds since the loop's creation."""
@@ -171,43 +232,44 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return the virtual Unix time in seconds; any thread may call this."""
         return self._started_at + self.time()
 
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call a function at a moment in virtual time."""
+        timer = super().call_at(when, callback, *args, context=context)
+        # `asyncio.sleep` passes its future and the result. A time limit passes no result: a block
+        # with a time limit does not sleep.
+        given: tuple[object, ...] = args
+        if len(given) == 2 and asyncio.isfuture(given[0]) and (block := _current_block.get()):
+            block.add_sleep(timer)
+        return timer
+
     async def shutdown_default_executor(self, *timeout: Any) -> None:
         """Wait in real time for the threads of the loop's executor.
 
         Args:
             timeout: the time limit in seconds, from Python 3.12 on.
         """
-        with self.real_time(is_in_thread=True):
+        async with self.outside():
             await super().shutdown_default_executor(*timeout)
 
-    @contextmanager
-    def outside(self) -> Iterator[None]:
-        """Stop virtual time during a block that waits for a thread, a socket or another process.
+    def outside(self, *, runs_handler: bool = False) -> AbstractAsyncContextManager[None]:
+        """Return the context of code that waits for a thread, a socket or another process.
 
-        If an answer takes longer than five real seconds, virtual time passes again, so that time
-        limits can end. Use it only in the loop's thread. Blocks may overlap and nest.
-        """
-        self._skipping.outside += 1
-        try:
-            yield
-        finally:
-            self._skipping.outside -= 1
-
-    @contextmanager
-    def real_time(self, *, is_in_thread: bool = False) -> Iterator[None]:
-        """Let virtual time pass as fast as real time, if the block takes longer than five seconds.
-
-        A shorter block takes only the virtual time of the timers that it waits for; in a thread it
-        takes none. Use it only in the loop's thread. Blocks may overlap and nest.
+        Virtual time stands still in the block, except while a task of the block is in
+        ``asyncio.sleep``. If the block takes more than five real seconds, virtual time passes as
+        fast as real time, so that time limits can end. Blocks may overlap, but not nest: at its end
+        a block waits for the other blocks.
 
         Args:
-            is_in_thread: whether the block waits only for a thread, and for no timer of the loop.
+            runs_handler: whether the block runs a user's async function. It may wait for another
+                handler, so virtual time passes as fast as real time while that handler sleeps.
         """
-        block = self._skipping.begin(is_in_thread=is_in_thread)
-        try:
-            yield
-        finally:
-            self._skipping.end(block)
+        return _Block(self._skipping, runs_handler=runs_handler)
 
 
 def is_in_event_loop() -> bool:

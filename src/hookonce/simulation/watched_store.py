@@ -1,4 +1,4 @@
-"""Wrappers of a store for a simulation: they run calls in real time, and skip idle fetches.
+"""Wrappers of a store for a simulation: calls stop virtual time, and idle fetches are skipped.
 
 Virtual time must not skip a call to a real store. An idle worker polls every two seconds of virtual
 time, which would be 43,200 real calls a day. Only the receiver, and the receiver that it replaces,
@@ -35,7 +35,7 @@ def watched(store: Store, loop: VirtualLoop) -> WatchedStore:
 
 
 class WatchedStore(Wrapped):
-    """A store whose calls run in real time."""
+    """A store whose calls stop virtual time."""
 
     def __init__(self, store: Store, loop: VirtualLoop) -> None:
         super().__init__(store)
@@ -43,7 +43,7 @@ class WatchedStore(Wrapped):
 
     async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         """Pass a call on, and stop virtual time until it returns."""
-        with self._loop.outside():
+        async with self._loop.outside():
             return await super().call(name, call)
 
 
