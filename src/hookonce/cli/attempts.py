@@ -38,7 +38,7 @@ class Tally:
     Attributes:
         deliveries: an event has one for each subscribed endpoint.
         delivered: deliveries with an attempt that was answered 2xx.
-        dead_letters: delivered ones that the receiver keeps as dead letters.
+        dead_letters: deliveries that the receiver answered 2xx and keeps as dead letters.
         duplicates: genuine copies beyond the schedule.
         retried: attempts beyond the first of a delivery.
         forged: requests with a wrong signature or a changed body.
