@@ -31,7 +31,6 @@ class ManualClock:
     Args:
         now: what it shows at first: an aware ``datetime`` or Unix seconds; None for the present
             time.
-
     """
 
     def __init__(self, now: float | datetime | None = None) -> None:

@@ -41,10 +41,10 @@ def service_app(
 
 def application_of(
     loaded: Loaded,
-    inspector: Inspector | None = None,
-    more: Iterable[Route] = (),
+    inspector: Inspector | None,
+    more: Iterable[Route],
     *,
-    health_token: str | None = None,
+    health_token: str | None,
 ) -> ASGIApp:
     """Return an application of several receivers, with ``/livez`` and ``/readyz`` for all of them.
 

@@ -89,9 +89,9 @@ class Loaded(NamedTuple):
     receivers: Mapping[str, Receiver]
 
 
-def load_receiver(name: str, *, factory: bool = False) -> Receiver:
+def load_receiver(name: str) -> Receiver:
     """Return the one receiver of ``MODULE:NAME``, or end with the error."""
-    receivers = load_receivers(name, factory=factory)
+    receivers = load_receivers(name)
     if len(receivers) > 1:
         endpoints = ", ".join(one.endpoint for one in receivers)
         raise CannotBegin(
@@ -164,7 +164,7 @@ def user_frames(error: BaseException) -> str:
     return "".join(lines).rstrip()
 
 
-def import_named(name: str, *, factory: bool = False) -> object:
+def import_named(name: str, *, factory: bool) -> object:
     """Return the object that ``MODULE:NAME`` names, or with ``factory`` the object it returns.
 
     As with ``python -m``, modules are also found in the current folder, unless ``PYTHONSAFEPATH``

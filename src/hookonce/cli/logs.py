@@ -56,7 +56,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def log_settings(level: str = "info", form: str = "text") -> dict[str, Any]:
+def log_settings(level: str, form: str) -> dict[str, Any]:
     """Return settings for ``logging.config``: the same form for uvicorn and for hookonce.
 
     The access log is off: the receiver logs more about each delivery.

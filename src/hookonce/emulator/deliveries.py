@@ -51,8 +51,8 @@ class Deliveries:
         wire: Wire,
         timeline: Timeline,
         seed: int,
-        chaos: Chaos | None = None,
-        rotate: Callable[[EndpointRow], None] | None = None,
+        chaos: Chaos | None,
+        rotate: Callable[[EndpointRow], None] | None,
     ) -> None:
         self._endpoints = endpoints
         self._wire = wire

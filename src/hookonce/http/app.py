@@ -154,9 +154,7 @@ class DeliveryApp:
         await respond(send, outcome, closing=closing)
 
 
-def delivery_routes(
-    path: str, app: DeliveryApp, middleware: Iterable[Middleware] = ()
-) -> list[Route]:
+def delivery_routes(path: str, app: DeliveryApp, middleware: Iterable[Middleware]) -> list[Route]:
     """Return routes for ``path`` with and without a trailing slash; more slashes are answered 404.
 
     Starlette would redirect from one spelling to the other, and a redirect is a failed delivery.

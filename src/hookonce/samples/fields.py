@@ -33,9 +33,7 @@ class Fields:
     objects: Mapping[str, Fields]
     is_open: bool = False
 
-    def wire_name(
-        self, name: str, *, place: Iterable[str] = (), known: Collection[str] = ()
-    ) -> str:
+    def wire_name(self, name: str, *, place: Iterable[str], known: Collection[str]) -> str:
         """Return the wire name of a field.
 
         Args:

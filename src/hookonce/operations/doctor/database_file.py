@@ -24,7 +24,7 @@ _OVER_NETWORK_PREFIXES = ("nfs", "fuse.sshfs", "fuse.glusterfs", "fuse.s3", "fus
 _OF_A_CONTAINER = {"aufs", "overlay"}
 
 
-async def file_findings(database: Path, *, mounts: Path = MOUNTS) -> list[Finding]:
+async def file_findings(database: Path, *, mounts: Path) -> list[Finding]:
     """Check where a database file lies, and whether a process still uses a deleted one.
 
     Args:

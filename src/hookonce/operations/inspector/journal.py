@@ -12,7 +12,7 @@ from heapq import merge
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
-from ...clock import Clock, system_clock
+from ...clock import system_clock
 from ...verification.headers import RawHeaders, header_pairs
 from ...watching.activity import RemoteAnswers, RemoteDelivery, RemoteRecord, RemoteStep
 from ...watching.records import (
@@ -56,8 +56,7 @@ class Journal(StepObserver):
         version: increases with every change.
     """
 
-    def __init__(self, bounds: Bounds, *, clock: Clock = system_clock) -> None:
-        self._clock = clock
+    def __init__(self, bounds: Bounds) -> None:
         self._most_bytes = bounds.deliveries_bytes
         self._most_refused_bytes = bounds.refused_bytes
         self._genuine: Bounded[int, Seen] = Bounded(
@@ -153,7 +152,7 @@ class Journal(StepObserver):
             return
         # Anybody can send these, so they must not push out notes of genuine deliveries.
         received = record.received
-        at = self._clock() if received is None else received.at_unix
+        at = system_clock() if received is None else received.at_unix
         self._last_number += 1
         self.version += 1
         seen = Seen(self._last_number, at, received, answered=record, version=self.version)
@@ -161,7 +160,7 @@ class Journal(StepObserver):
 
     def handler_failed(self, record: HandlerFailed) -> None:
         """Note a failure as text, and follow its event."""
-        event_id, step = step_of(record, self._clock())
+        event_id, step = step_of(record, system_clock())
         self.follow(event_id)
         self._append(_Failure(event_id, step))
 
@@ -171,7 +170,7 @@ class Journal(StepObserver):
     def _append(self, record: _Record, number: int = 0) -> None:
         self.version += 1
         notes = self._notes
-        notes.append((self.version, number, self._clock(), record))
+        notes.append((self.version, number, system_clock(), record))
         if len(notes) > self._most_notes:
             _, _, _, oldest = notes.popleft()
             if isinstance(oldest, DeliveryAuthenticated):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv6Address, ip_address
 
-from ...clock import Clock, uptime
+from ...clock import Clock
 
 # The longest wait is one interval: an operator who shares an attacker's address still gets in.
 _BURST = 10
@@ -25,7 +25,7 @@ class LoginLimit:
         clock: seconds; only differences matter.
     """
 
-    def __init__(self, *, clock: Clock = uptime) -> None:
+    def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         # When the last wrong token of each client stops counting.
         self._clear_at: dict[str, float] = {}

@@ -71,7 +71,6 @@ class Bench:
     Attributes:
         clock: the clock of all stores; rules move it forward and back.
         shares_data: as given.
-
     """
 
     def __init__(self, make: MakeStore, *, shares_data: bool = True) -> None:

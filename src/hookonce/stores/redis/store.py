@@ -115,7 +115,6 @@ class RedisStore(RedisReports, RedisReconciling):
 
         Raises:
             StoreError: a server cannot be reached, or lacks something that the store needs.
-
         """
         for warning in await self.warnings():
             if warning not in self._logged:
@@ -305,7 +304,6 @@ class RedisStore(RedisReports, RedisReconciling):
 
         Raises:
             StoreError: no shard answers; if only some do not answer, they are skipped.
-
         """
         session = self._session
         session.listener.looks(endpoint)
