@@ -36,7 +36,7 @@ LONG = {
     "first.md": "3 s",
     "inbox.md": "3 s",
     "interface.md": "3 s",
-    "stores.md": "2 s",
+    "stores.md": "8 s",
     "testing.md": "4 s",
 }
 """The pages that show many commands, and what that costs."""
