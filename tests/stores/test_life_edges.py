@@ -186,3 +186,23 @@ def test_a_dead_letter_says_only_what_its_last_claim_said() -> None:
 def test_what_no_encoding_can_hold_is_escaped_in_an_error() -> None:
     assert life.error_text("half \ud83c of a pair") == r"half \ud83c of a pair"
     assert life.error_text("é" * 5_000) == "é" * 4_000
+
+
+# Forgotten records
+
+
+def test_a_record_is_forgotten_when_its_retention_and_its_lease_are_over() -> None:
+    over = Moment(START.now + LEASE, START.expires, START.expires)
+    _, record = claimed()
+    assert not life.is_forgotten(record, over._replace(now=START.now + LEASE - 1))
+    assert not life.is_forgotten(record, over._replace(unix=START.expires - 1))
+    assert life.is_forgotten(record, over)
+    done = life.complete(START)
+    assert not life.is_forgotten(done, over._replace(unix=START.expires - 1))
+    assert life.is_forgotten(done, over)
+
+
+def test_events_of_the_inbox_and_dead_letters_are_never_forgotten() -> None:
+    far = Moment(1e12, 1e12, 1e12)
+    assert not life.is_forgotten(waiting(), far)
+    assert not life.is_forgotten(kept()[1], far)

@@ -10,6 +10,7 @@ import pytest
 
 import hookonce.stores
 from hookonce.stores import life
+from hookonce.stores.contract import BODY_RULES, INBOX_RULES, RULES
 from hookonce.stores.life import (
     LIFE,
     NEW,
@@ -104,6 +105,12 @@ def test_the_script_of_the_redis_store_names_every_row_and_no_other() -> None:
 def test_the_statements_of_the_sqlite_store_name_rows_that_exist() -> None:
     named = cited(*(STORES / "sqlite").glob("*.py"))
     assert {"FREE.claim", "FREE.enqueue", "FREE.complete", "WAITING.fetch"} <= named <= ROWS
+
+
+def test_the_contract_has_a_rule_for_every_row_and_no_two_rules_of_one_name() -> None:
+    names = [rule.__name__ for rule in (*RULES, *BODY_RULES, *INBOX_RULES)]
+    assert set(names) >= ROWS
+    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("state", State)
