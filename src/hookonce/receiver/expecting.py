@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from ..clock import span_seconds
 from ..errors import PayloadError, WebhookError
@@ -28,7 +28,7 @@ _POLL_SECONDS = 15.0
 # The event may arrive before the program begins to wait for it.
 _EARLY_SECONDS = 60.0
 
-Poll = Callable[[], Awaitable[P | None]]
+Poll: TypeAlias = Callable[[], Awaitable[P | None]]
 """Asks the service for the expected result; returns None if there is none yet."""
 
 
