@@ -52,7 +52,6 @@ class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
             # After an error, closing the connection rolls back.
 
     async def holds(self, transaction: aiosqlite.Connection, effect: Effect) -> bool:
-        """Change the effect's row from begun to done; return whether a commit would keep it."""
         return transaction.in_transaction and await super().holds(transaction, effect)
 
     async def _run(

@@ -50,7 +50,6 @@ class AsyncpgLedger(SQLLedger["PoolConnectionProxy[Any]"]):
             yield connection
 
     async def holds(self, transaction: PoolConnectionProxy[Any], effect: Effect) -> bool:
-        """Change the effect's row from begun to done; return whether a commit would keep it."""
         return transaction.is_in_transaction() and await super().holds(transaction, effect)
 
     async def _run(

@@ -70,7 +70,6 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
                 close_old_connections()
 
     def holds(self, transaction: BaseDatabaseWrapper, effect: Effect) -> bool:
-        """Change the effect's row from begun to done; return whether a commit would keep it."""
         if transaction.needs_rollback:
             raise LedgerError("Django has marked the transaction for a rollback")
         return super().holds(transaction, effect)

@@ -86,7 +86,6 @@ class SQLLedger(_InTables[T]):
         """Run a statement; return how many rows it changed or selected."""
 
     async def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if the effect is already done."""
         statements, key = self._statements(transaction), key_of(effect)
         if await self._run(transaction, statements.begin, key) == 1:
             if statements.savepoint is not None:
@@ -96,7 +95,6 @@ class SQLLedger(_InTables[T]):
         return False
 
     async def holds(self, transaction: T, effect: Effect) -> bool:
-        """Change the effect's row from begun to done; return whether a commit would keep it."""
         statements = self._statements(transaction)
         if statements.release is not None:
             await self._run(transaction, statements.release)
@@ -104,7 +102,6 @@ class SQLLedger(_InTables[T]):
         return await self._run(transaction, statements.finish, finished) == 1
 
     async def advance(self, transaction: T, latest: Latest) -> bool:
-        """Advance the resource's watermark; return False if the event comes too late."""
         statements, row = self._statements(transaction), watermark_row(latest, self._clock())
         changed = await self._run(transaction, statements.advance[latest.drop_ties], row)
         if statements.is_advanced is not None:
@@ -112,7 +109,6 @@ class SQLLedger(_InTables[T]):
         return changed == 1
 
     async def prune(self, transaction: T, limit: int) -> int:
-        """Delete at most ``limit`` rows that are older than the retention; return how many."""
         oldest, pruned = int(self._clock() - self.retention_seconds), 0
         for statement in self._statements(transaction).prune:
             pruned += await self._run(transaction, statement, (oldest, limit - pruned))
@@ -144,7 +140,6 @@ class SyncSQLLedger(_InTables[T]):
         """Run a statement; return how many rows it changed or selected."""
 
     def insert(self, transaction: T, effect: Effect) -> bool:
-        """Insert the effect's row; return False if the effect is already done."""
         statements, key = self._statements(transaction), key_of(effect)
         if self._run(transaction, statements.begin, key) == 1:
             if statements.savepoint is not None:
@@ -154,7 +149,6 @@ class SyncSQLLedger(_InTables[T]):
         return False
 
     def holds(self, transaction: T, effect: Effect) -> bool:
-        """Change the effect's row from begun to done; return whether a commit would keep it."""
         statements = self._statements(transaction)
         if statements.release is not None:
             self._run(transaction, statements.release)
@@ -162,7 +156,6 @@ class SyncSQLLedger(_InTables[T]):
         return self._run(transaction, statements.finish, finished) == 1
 
     def advance(self, transaction: T, latest: Latest) -> bool:
-        """Advance the resource's watermark; return False if the event comes too late."""
         statements, row = self._statements(transaction), watermark_row(latest, self._clock())
         changed = self._run(transaction, statements.advance[latest.drop_ties], row)
         if statements.is_advanced is not None:
@@ -170,7 +163,6 @@ class SyncSQLLedger(_InTables[T]):
         return changed == 1
 
     def prune(self, transaction: T, limit: int) -> int:
-        """Delete at most ``limit`` rows that are older than the retention; return how many."""
         oldest, pruned = int(self._clock() - self.retention_seconds), 0
         for statement in self._statements(transaction).prune:
             pruned += self._run(transaction, statement, (oldest, limit - pruned))

@@ -98,7 +98,6 @@ class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
             yield session
 
     async def holds(self, transaction: AsyncSessionT, effect: Effect) -> bool:
-        """Change the effect's row from begun to done; return whether a commit would keep it."""
         if not transaction.in_transaction():
             return False
         if _is_pending(transaction):
@@ -152,7 +151,6 @@ class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
             yield session
 
     def holds(self, transaction: SessionT, effect: Effect) -> bool:
-        """Change the effect's row from begun to done; return whether a commit would keep it."""
         if not transaction.in_transaction():
             return False
         if _is_pending(transaction):

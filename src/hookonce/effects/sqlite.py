@@ -82,7 +82,6 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
         self._idle.append(connection)
 
     def holds(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
-        """Change the effect's row from begun to done; return whether a commit would keep it."""
         # SQLite ends a transaction by itself after some errors, such as a full disk.
         return transaction.in_transaction and super().holds(transaction, effect)
 

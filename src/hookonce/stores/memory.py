@@ -88,7 +88,6 @@ class MemoryStore(RecordStore):
         self._prune_at = 0.0
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
-        """Claim an event; see ``Store.claim``."""
         now = self._clock()
         if now < self._done.get(key, 0.0):
             return Done()
@@ -105,7 +104,6 @@ class MemoryStore(RecordStore):
         return result
 
     async def complete(self, claim: Claimed) -> None:
-        """Record that the event is handled; see ``Store.complete``."""
         self._finish(claim.key)
 
     async def keep(
@@ -119,7 +117,7 @@ class MemoryStore(RecordStore):
         raise StoreError("the memory store keeps no bodies; use a SQLite store for dead letters")
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
-        """Refuse: a replay needs the body; see ``Store.replay``."""
+        """Refuse: a replay needs the body."""
         if key not in self._dead:
             return None
         raise StoreError("the memory store keeps no bodies, so there is nothing to replay")
@@ -141,13 +139,12 @@ class MemoryStore(RecordStore):
 
     @property
     def place(self) -> MemoryStore:
-        """The store itself, because no two stores share memory; see ``RegisteringStore.place``."""
+        """The store itself, because no two stores share memory."""
         return self
 
     async def register(
         self, endpoint: str, application: Application | None
     ) -> tuple[Application, ...]:
-        """Note an application of an endpoint; see ``RegisteringStore.register``."""
         seen = self._applications.setdefault(endpoint, {})
         if application is not None:
             seen.pop(application, None)
@@ -158,7 +155,6 @@ class MemoryStore(RecordStore):
         return tuple(replace(one, seen_unix=at) for one, at in seen.items() if at > since)
 
     async def note_ignored(self, endpoint: str, spans: Mapping[str, Sequence[Span]]) -> None:
-        """Remember when types were ignored; see ``ReconcilingStore.note_ignored``."""
         known = self._ignored.setdefault(endpoint, {})
         for event_type, some in spans.items():
             for span in some:
@@ -175,7 +171,6 @@ class MemoryStore(RecordStore):
     async def ignored(
         self, endpoint: str, event_types: Collection[str]
     ) -> dict[str, tuple[Span, ...]]:
-        """Return when types were ignored; see ``ReconcilingStore.ignored``."""
         since = self._clock() - self.retention_seconds
         known = self._ignored.get(endpoint, {})
         found = {
@@ -185,7 +180,6 @@ class MemoryStore(RecordStore):
         return {event_type: spans for event_type, spans in found.items() if spans}
 
     async def accept(self, endpoint: str, event_ids: Sequence[str]) -> None:
-        """Remember gaps as accepted; see ``ReconcilingStore.accept``."""
         expires = self._clock() + self.retention_seconds
         for event_id in event_ids:
             key = delivery_key(endpoint, event_id)
@@ -193,7 +187,6 @@ class MemoryStore(RecordStore):
             self._accepted[key] = expires
 
     async def accepted(self, endpoint: str, event_ids: Sequence[str]) -> frozenset[str]:
-        """Return which events are accepted gaps; see ``ReconcilingStore.accepted``."""
         now = self._clock()
         return frozenset(
             event_id
@@ -215,7 +208,6 @@ class MemoryStore(RecordStore):
     async def change_event(
         self, key: DeliveryKey, step: EventStep[T], delivery: Delivery | None = None
     ) -> T:
-        """Do a step; see ``RecordStore.change_event``."""
         known = self._known(key)
         answer, record = step(known, self.moment())
         self._write(key, known, record, delivery)
@@ -256,7 +248,6 @@ class MemoryStore(RecordStore):
         is_acquiring: bool,
         event: DeliveryKey | None = None,
     ) -> T:
-        """Do a step; see ``RecordStore.change_key_lock``."""
         moment, known = self.moment(), self._key_locks.get(key_lock, FREE)
         if is_acquiring and known is FREE:
             self._make_room(moment.unix)

@@ -25,7 +25,6 @@ class RedisReconciling(ABC):
         """The session of the running event loop."""
 
     async def note_ignored(self, endpoint: str, spans: Mapping[str, Sequence[Span]]) -> None:
-        """Remember when types were ignored; see ``ReconcilingStore.note_ignored``."""
         rows = [(event_type, span) for event_type, ignored in spans.items() for span in ignored]
         for start in range(0, len(rows), _MOST_AT_ONCE):
             words: list[str | float] = []
@@ -37,7 +36,6 @@ class RedisReconciling(ABC):
     async def ignored(
         self, endpoint: str, event_types: Collection[str]
     ) -> dict[str, tuple[Span, ...]]:
-        """Return when types were ignored; see ``ReconcilingStore.ignored``."""
         rows = await self._session.shards[0].run(step("ignored", endpoint))
         found: dict[str, list[Span]] = {}
         for member, last in zip(rows[::2], rows[1::2], strict=True):
@@ -47,12 +45,10 @@ class RedisReconciling(ABC):
         return {event_type: tuple(spans) for event_type, spans in found.items()}
 
     async def accept(self, endpoint: str, event_ids: Sequence[str]) -> None:
-        """Remember gaps as accepted; see ``ReconcilingStore.accept``."""
         async for _ in self._run_for_each("accept", endpoint, event_ids):
             pass
 
     async def accepted(self, endpoint: str, event_ids: Sequence[str]) -> frozenset[str]:
-        """Return which events are accepted gaps; see ``ReconcilingStore.accepted``."""
         found: set[str] = set()
         async for batch, replies in self._run_for_each("accepted", endpoint, event_ids):
             found.update(event_id for event_id, reply in zip(batch, replies, strict=True) if reply)

@@ -40,7 +40,6 @@ class RedisReports(ABC):
         """The session of the running event loop."""
 
     async def warnings(self) -> tuple[str, ...]:
-        """Return warnings about the servers' configuration; see ``Reports.warnings``."""
         return await self._session.warnings()
 
     async def server_times(self) -> list[datetime]:
@@ -54,7 +53,6 @@ class RedisReports(ABC):
     async def dead_letters(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]
     ) -> list[DeadLetter]:
-        """Return dead letters, oldest first; see ``DeadLetterQueue.dead_letters``."""
         behind = codec.write_cursor(after)
         asked = (wanted.get("endpoint") or "", *codec.write_wanted(wanted, wanted.get("reason")))
         lists = await asyncio.gather(
@@ -67,14 +65,12 @@ class RedisReports(ABC):
         return [replace(codec.read_dead_letter(row), place=str(Cursor.of(row))) for row in found]
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
-        """Return one dead letter with its body; see ``DeadLetterQueue.dead_letter``."""
         reply = await self._session.ask(key, "dead_letter")
         return None if reply == b"N" else codec.read_dead_letter(reply)
 
     async def entries(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> list[Entry]:
-        """Return the events of the inbox, oldest first; see ``InboxListing.entries``."""
         rows: list[Any] = []
         behind, asked = codec.write_cursor(after), codec.write_wanted(wanted)
         endpoint = wanted.get("endpoint")
@@ -90,13 +86,11 @@ class RedisReports(ABC):
         return [replace(codec.read_entry(row, offset), place=str(Cursor.of(row))) for row in found]
 
     async def entry(self, key: DeliveryKey) -> Entry | None:
-        """Return one event of the inbox with its body; see ``InboxListing.entry``."""
         reply = await self._session.ask(key, "entry")
         offset = self._session.shard_of(key).clock_offset
         return None if reply == b"N" else codec.read_entry(reply, offset)
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
-        """Return which of these events are known; see ``Reports.known``."""
         by_shard: dict[Shard, list[str]] = {}
         for event_id in dict.fromkeys(event_ids):
             shard = self._session.shard_of(delivery_key(endpoint, event_id))
@@ -126,7 +120,6 @@ class RedisReports(ABC):
         return removed
 
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
-        """Return counts of what the store holds; see ``Reports.stats``."""
         replies = await self._session.ask_all(step("stats", endpoint or ""))
         numbers = [[codec.read_count(number) for number in reply[:5]] for reply in replies]
         in_flight, dead, kept, depth, size = (sum(column) for column in zip(*numbers, strict=True))
@@ -138,7 +131,6 @@ class RedisReports(ABC):
     async def register(
         self, endpoint: str, application: Application | None
     ) -> tuple[Application, ...]:
-        """Note an application of an endpoint; see ``RegisteringStore.register``."""
         own = "" if application is None else application.dump()
         asked = step("register", endpoint, REMEMBERED_SECONDS, MOST_REMEMBERED, own)
         rows = await self._session.shards[0].run(asked)
@@ -146,12 +138,10 @@ class RedisReports(ABC):
         return tuple(Application.load(text, float(at)) for text, at in seen)
 
     async def publish(self, endpoint: str, lines: Sequence[bytes]) -> bool:
-        """Keep lines while someone is following; see ``ActivityStore.publish``."""
         asked = step("publish", endpoint, WATCHED_SECONDS, MOST_LINES, *lines)
         return bool(await self._session.shards[0].run(asked) == b"1")
 
     async def follow(self, endpoint: str, place: int | None) -> Activity:
-        """Return the lines after a place; see ``ActivityStore.follow``."""
         behind = "" if place is None else str(place)
         last, lines = await self._session.shards[0].run(
             step("follow", endpoint, WATCHED_SECONDS, behind)

@@ -128,7 +128,6 @@ class RedisStore(RedisReports, RedisReconciling):
             await session.aclose()
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
-        """Claim an event; see ``Store.claim``."""
         shard = self._session.shard_of(key)
         reply = await shard.run(codec.claim_step(key, token, lease), may_be_dropped=True)
         if reply == b"C":
@@ -136,7 +135,6 @@ class RedisStore(RedisReports, RedisReconciling):
         return codec.read_claim(reply, key, token, shard.clock_offset)
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
-        """Claim a dead letter; see ``Store.replay``."""
         shard = self._session.shard_of(key)
         reply = await shard.run(step("replay", key, token, lease), may_be_dropped=True)
         if reply == b"N":
@@ -146,12 +144,10 @@ class RedisStore(RedisReports, RedisReconciling):
     async def extend(
         self, claim: Claimed, finished: frozenset[str] = _NONE, outstanding: frozenset[str] = _NONE
     ) -> Ownership:
-        """Extend the lease; see ``Store.extend``."""
         names = codec.write_names(finished), codec.write_names(outstanding)
         return await self._own(claim, "extend", claim.lease_seconds, *names)
 
     async def complete(self, claim: Claimed) -> None:
-        """Record that the event is handled; see ``Store.complete``."""
         await self._session.shard_of(claim.key).run(codec.completion_step(claim.key))
 
     async def release(
@@ -163,7 +159,6 @@ class RedisStore(RedisReports, RedisReconciling):
         outstanding: frozenset[str] = _NONE,
         began: bool = True,
     ) -> Ownership:
-        """Release the event for another attempt; see ``Store.release``."""
         return await self.retry(claim, 0.0, finished, error, outstanding=outstanding, began=began)
 
     async def retry(
@@ -176,7 +171,6 @@ class RedisStore(RedisReports, RedisReconciling):
         outstanding: frozenset[str] = _NONE,
         began: bool = True,
     ) -> Ownership:
-        """Return an event to the inbox for a later attempt; see ``InboxStore.retry``."""
         return await self._own(
             claim,
             "give_back",
@@ -191,12 +185,10 @@ class RedisStore(RedisReports, RedisReconciling):
     async def keep(
         self, claim: Claimed, delivery: Delivery, *, dead_unix: float | None = None
     ) -> Ownership:
-        """Store the delivery of a claimed event; see ``Store.keep``."""
         given = codec.write_delivery(delivery)
         return await self._own(claim, "keep", *given, "" if dead_unix is None else dead_unix)
 
     async def keep_in_flight(self, delivery: Delivery, *, dead_unix: float | None = None) -> None:
-        """Store the delivery of another owner's event; see ``Store.keep_in_flight``."""
         given = codec.write_delivery(delivery)
         at = "" if dead_unix is None else dead_unix
         await self._session.ask(delivery.key, "keep_in_flight", *given, at)
@@ -211,7 +203,6 @@ class RedisStore(RedisReports, RedisReconciling):
         outstanding: frozenset[str] = _NONE,
         delivery: Delivery | None = None,
     ) -> Ownership:
-        """Make the event a dead letter; see ``Store.bury``."""
         return await self._own(
             claim,
             "bury",
@@ -233,7 +224,6 @@ class RedisStore(RedisReports, RedisReconciling):
         drop_ties: bool = False,
         waiting: DeliveryKey | None = None,
     ) -> AcquireResult:
-        """Acquire a key lock; see ``KeyLocks.acquire_key_lock``."""
         shard, ties = self._session.shard_of(key_lock.name), "1" if drop_ties else "0"
         asked = step(
             "acquire_key_lock",
@@ -255,7 +245,6 @@ class RedisStore(RedisReports, RedisReconciling):
         watermark: Watermark | None = None,
         event: DeliveryKey | None = None,
     ) -> DeliveryKey | None:
-        """Release a key lock; see ``KeyLocks.release_key_lock``."""
         called = await self._session.ask(
             key_lock.name,
             "release_key_lock",
@@ -267,7 +256,6 @@ class RedisStore(RedisReports, RedisReconciling):
         return DeliveryKey(codec.decode(called)) if called else None
 
     async def discard(self, key: DeliveryKey) -> bool:
-        """Discard a dead letter; its event counts as done; see ``Store.discard``."""
         return bool(await self._session.ask(key, "discard", new_token()) == b"1")
 
     async def enqueue(
@@ -312,16 +300,13 @@ class RedisStore(RedisReports, RedisReconciling):
         )
 
     async def wait(self, endpoint: str, seconds: float) -> None:
-        """Wait until there may be a new event to fetch; see ``InboxStore.wait``."""
         await self._session.listener.wait(endpoint, seconds)
 
     async def retire(self, worker: str) -> None:
-        """Unregister a worker; see ``InboxStore.retire``."""
         session = self._session
         await session.ask_all(step("retire", worker, session.fetching.end(worker)))
 
     async def make_due(self, key: DeliveryKey) -> bool:
-        """Make a waiting event due now; see ``InboxStore.make_due``."""
         return bool(await self._session.ask(key, "make_due") == b"1")
 
     def __str__(self) -> str:
@@ -330,7 +315,7 @@ class RedisStore(RedisReports, RedisReconciling):
 
     @property
     def place(self) -> Hashable:
-        """Identifies the store by its URL and prefix; see ``RegisteringStore.place``."""
+        """Identifies the store by its URL and prefix."""
         return self._settings.identity
 
     @property

@@ -154,7 +154,6 @@ class InboxTable:
         worker: str,
         token: Token,
     ) -> Batch:
-        """Claim events that are due; see ``Queue.fetch``."""
         now = self.claims.uptime()
         if self._last_uptime is None or now < self._last_uptime:
             connection.execute(_PULL_FORWARD, (now, now))

@@ -75,8 +75,6 @@ class SQLiteReconciling(ABC):
     async def ignored(
         self, endpoint: str, event_types: Collection[str]
     ) -> dict[str, tuple[Span, ...]]:
-        """Return when types were ignored; see ``ReconcilingStore.ignored``."""
-
         def look(connection: apsw.Connection) -> dict[str, tuple[Span, ...]]:
             since, found = self._file.claims.remembered_since(), {}
             for event_type in event_types:
@@ -88,8 +86,6 @@ class SQLiteReconciling(ABC):
         return await self._run(look)
 
     async def accept(self, endpoint: str, event_ids: Sequence[str]) -> None:
-        """Remember gaps as accepted; see ``ReconcilingStore.accept``."""
-
         def note(batch: Sequence[str], connection: apsw.Connection) -> None:
             expires = self._file.claims.expires()
             rows = [(digest_of(delivery_key(endpoint, event_id)), expires) for event_id in batch]
@@ -100,8 +96,6 @@ class SQLiteReconciling(ABC):
             await self._run(partial(note, batch))
 
     async def accepted(self, endpoint: str, event_ids: Sequence[str]) -> frozenset[str]:
-        """Return which events are accepted gaps; see ``ReconcilingStore.accepted``."""
-
         def look(batch: Sequence[str], connection: apsw.Connection) -> set[str]:
             now = self._file.claims.clock()
             return {

@@ -138,14 +138,12 @@ class SQLiteReports(ABC):
     async def dead_letters(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]
     ) -> list[DeadLetter]:
-        """Return dead letters without bodies; see ``DeadLetterQueue.dead_letters``."""
         found = await self._rows(
             _DEAD_LETTERS, self._load_dead_letter, **_listing(after, limit, wanted)
         )
         return [dead_letter for dead_letter in found if dead_letter is not None]
 
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
-        """Return one dead letter with its body; see ``DeadLetterQueue.dead_letter``."""
         return _first(
             await self._rows(_ONE_DEAD_LETTER, self._load_dead_letter, key=digest_of(key))
         )
@@ -158,11 +156,9 @@ class SQLiteReports(ABC):
     async def entries(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
     ) -> list[Entry]:
-        """Return the entries of the inbox without bodies; see ``InboxListing.entries``."""
         return await self._rows(_ENTRIES, self._load_entry, **_listing(after, limit, wanted))
 
     async def entry(self, key: DeliveryKey) -> Entry | None:
-        """Return one event of the inbox with its body; see ``InboxListing.entry``."""
         return _first(await self._rows(_ONE_ENTRY, self._load_entry, key=digest_of(key)))
 
     def _load_entry(self, row: tuple[Any, ...]) -> Entry:
@@ -179,7 +175,6 @@ class SQLiteReports(ABC):
         )
 
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
-        """Return counts of what the file holds; see ``Reports.stats``."""
         unix = self._file.claims.clock()
         [row] = await self._rows(
             _STATS, tuple, seconds=WORKER_SECONDS, endpoint=endpoint, unix=unix
@@ -189,11 +184,9 @@ class SQLiteReports(ABC):
         return StoreStats(in_flight, dead, depth, size, age, workers, kept)
 
     async def retire(self, worker: str) -> None:
-        """Unregister a worker; see ``Queue.retire``."""
         await self._rows(_FORGET_WORKER, tuple, worker=worker)
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
-        """Return which of these events are known; see ``Reports.known``."""
         claims = self._file.claims
 
         def look(batch: Sequence[str], connection: apsw.Connection) -> dict[str, Known]:
@@ -221,8 +214,6 @@ class SQLiteReports(ABC):
     async def register(
         self, endpoint: str, application: Application | None
     ) -> tuple[Application, ...]:
-        """Note an application of an endpoint; see ``RegisteringStore.register``."""
-
         def note(connection: apsw.Connection) -> tuple[Application, ...]:
             now = self._file.claims.clock()
             since = now - REMEMBERED_SECONDS
@@ -235,8 +226,6 @@ class SQLiteReports(ABC):
         return await self._run(note)
 
     async def publish(self, endpoint: str, lines: Sequence[bytes]) -> bool:
-        """Keep lines while someone is following; see ``ActivityStore.publish``."""
-
         def add(connection: apsw.Connection) -> bool:
             if not connection.execute(_IS_WATCHED, (endpoint, self._file.claims.clock())).get:
                 return False
@@ -248,8 +237,6 @@ class SQLiteReports(ABC):
         return await self._run(add)
 
     async def follow(self, endpoint: str, place: int | None) -> Activity:
-        """Return the lines after a place; see ``ActivityStore.follow``."""
-
         def look(connection: apsw.Connection) -> Activity:
             now = self._file.claims.clock()
             # Do not write at every call: each write costs an fsync.

@@ -118,11 +118,9 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         return await asyncio.to_thread(write_backup, source, target, overwrite=overwrite)
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
-        """Claim an event; see ``Claims.claim``."""
         return await self._file.writer.run(ClaimJob(self.flushes, key, self._claims, token, lease))
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
-        """Claim a dead letter; see ``DeadLetterQueue.replay``."""
         return await self.change_event(
             key,
             lambda record, moment: life.replay(record, moment, key, token, lease),
@@ -130,7 +128,6 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         )
 
     async def complete(self, claim: Claimed) -> None:
-        """Record that the event is handled; see ``Claims.complete``."""
         await self._file.writer.run(CompleteJob(self.flushes, claim.key, self._claims))
 
     async def enqueue(
@@ -141,7 +138,6 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         max_depth: int | None = None,
         max_bytes: int | None = None,
     ) -> EnqueueResult:
-        """Store a delivery durably; see ``Queue.enqueue``."""
         limits = InboxLimits(max_depth, max_bytes)
         return await self._file.writer.run(
             EnqueueJob(self.flushes, delivery.key, self._claims, delivery, token, limits)
@@ -150,7 +146,6 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
     async def fetch(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
-        """Claim events that are due; see ``Queue.fetch``."""
         # Read before the fetch, so that ``wait`` notices any enqueue after it.
         self._looked[endpoint] = self._log_state()
         batch: Batch = await self._run(
@@ -170,7 +165,6 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         outstanding: frozenset[str] = _NONE,
         began: bool = True,
     ) -> Ownership:
-        """Return an event to the inbox for a later attempt; see ``Queue.retry``."""
         return await self.change_event(
             claim.key,
             lambda record, moment: life.release(
@@ -198,12 +192,11 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
                 return
 
     async def make_due(self, key: DeliveryKey) -> bool:
-        """Make a waiting event due now; see ``InboxListing.make_due``."""
         return await self.change_event(key, life.make_due)
 
     @property
     def place(self) -> Path:
-        """Identifies the file: equal for two stores on it; see ``RegisteringStore.place``."""
+        """Identifies the file: equal for two stores on it."""
         return self.path
 
     def change_event(
@@ -226,7 +219,6 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         is_acquiring: bool,
         event: DeliveryKey | None = None,
     ) -> asyncio.Future[T]:
-        """Do a step; see ``StepStore.change_key_lock``."""
         # A cancelled acquire is dropped, since nobody would release the lock. The step need not
         # wait for the disk: after a power cut no process holds the lock any more, and a watermark
         # reaches the disk with the later, synced commit that records its event's success.
