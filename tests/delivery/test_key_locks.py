@@ -533,7 +533,7 @@ class TestTrouble:
             runs.error = None
             assert answer_of(await deliver(receiver, event, 2)) == (200, "handled")
 
-    async def test_a_shutdown_while_it_waits_gives_the_event_back_at_once_and_uncounted(
+    async def test_a_shutdown_while_it_waits_releases_the_event_at_once_and_uncounted(
         self, tmp_path: Path
     ) -> None:
         store = SQLiteStore(tmp_path / "hooks.db")

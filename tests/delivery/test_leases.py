@@ -74,7 +74,7 @@ async def test_an_event_that_another_process_has_when_its_body_is_kept_is_not_be
     assert ran == []
 
 
-async def test_an_event_that_was_not_begun_costs_no_attempt_and_tells_no_error_hook(
+async def test_an_event_that_was_not_begun_costs_no_attempt_and_calls_no_error_hook(
     store_url: str,
 ) -> None:
     """The store fails to say whose the event is by now."""

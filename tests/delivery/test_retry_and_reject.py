@@ -97,7 +97,7 @@ async def test_a_retry_refuses_a_wait_that_is_none(after: float | timedelta) -> 
         Retry(after=after)
 
 
-async def test_a_retry_without_delay_is_told_so(
+async def test_a_retry_without_delay_is_answered_with_retry_after_1(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
     Handlers(receiver, "a").raises["a"] = Retry(after=0)

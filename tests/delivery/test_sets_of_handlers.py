@@ -43,7 +43,7 @@ async def test_a_process_without_the_handler_that_failed_does_not_complete_its_e
     assert ran == ["both", "only new", "only new"]
 
 
-async def test_an_event_is_owed_to_a_handler_that_is_for_other_events_here(
+async def test_an_event_is_outstanding_for_a_handler_that_is_for_other_events_here(
     durable_url: str,
 ) -> None:
     old, new = receiver_on(durable_url), receiver_on(durable_url)
@@ -56,7 +56,7 @@ async def test_an_event_is_owed_to_a_handler_that_is_for_other_events_here(
         assert answer_of(await deliver(new, event, attempt=2)) == (503, "handler_absent")
 
 
-async def test_a_process_with_no_handler_at_all_leaves_an_event_to_the_one_it_is_owed_to(
+async def test_a_process_without_handlers_leaves_an_event_to_the_outstanding_handler(
     durable_url: str,
 ) -> None:
     bare, full = receiver_on(durable_url), receiver_on(durable_url)

@@ -27,7 +27,7 @@ from hookonce.testing import TestSender, make_event, signed_request
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_shutdown_waits_for_a_request_under_way_and_it_is_answered(
+async def test_a_shutdown_waits_for_a_running_request_and_it_is_answered(
     tmp_path: Path,
 ) -> None:
     receiver = receiver_on(sqlite_url(tmp_path))
@@ -287,7 +287,7 @@ async def test_a_delivery_that_claims_while_the_receiver_shuts_down_runs_nothing
     await at_the_next_process(tmp_path, event, "handled")
 
 
-async def test_a_release_under_way_is_not_cut_off_by_a_shutdown(tmp_path: Path) -> None:
+async def test_a_shutdown_does_not_cut_off_a_release(tmp_path: Path) -> None:
     store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
     limits = Limits(answer_seconds=0.1, drain_seconds=0.1)
     receiver = Receiver(secrets=SECRET, store=store, limits=limits)

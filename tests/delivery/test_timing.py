@@ -138,7 +138,7 @@ class TestAnswers:
         assert (status, reason) == (503, "still_running")
         assert is_about(took, 3.0)
 
-    async def test_a_copy_waits_for_the_run_under_way_as_long_as_its_own_budget(self) -> None:
+    async def test_a_copy_waits_for_the_running_attempt_as_long_as_its_own_budget(self) -> None:
         store = Timed()
         receiver, event = receiver_on(store, answer_seconds=3.5, lease_seconds=12.0), comment()
         waiting = Waiting(receiver)
@@ -382,7 +382,7 @@ class TestTroubleOfTheStore:
             assert await receiver.idle(60)
             assert answer_of(await deliver(receiver, event, 2)) == (200, "duplicate")
 
-    async def test_a_mark_is_raised_at_growing_pauses(self) -> None:
+    async def test_a_watermark_is_raised_at_growing_pauses(self) -> None:
         receiver = receiver_on(store := Timed(), lease_seconds=30.0)
         receiver.on(CommentReceived, name="latest", latest_by=_one_key)(_succeed)
         store.failures["release_key_lock"] = 7
@@ -392,7 +392,7 @@ class TestTroubleOfTheStore:
             assert answer_of(await outcome) == (200, "handled")
         assert store.times["release_key_lock"] == [0.0, 0.1, 0.3, 0.7, 1.5, 3.1, 5.1, 7.1]
 
-    async def test_what_may_have_been_claimed_is_given_back_after_a_moment(self) -> None:
+    async def test_an_event_that_may_have_been_claimed_is_released_after_a_moment(self) -> None:
         receiver = receiver_on(store := Timed())
         counting(receiver)
         store.failures["claim"] = 1
@@ -456,7 +456,9 @@ class TestHandlers:
             outcome = await deliver(receiver, comment())
         assert outcome.headers == {"retry-after": "9"}
 
-    async def test_the_turn_of_another_run_is_looked_for_more_and_more_seldom(self) -> None:
+    async def test_a_key_lock_held_by_another_attempt_is_asked_for_more_and_more_seldom(
+        self,
+    ) -> None:
         receiver = receiver_on(store := Timed(), answer_seconds=2.0)
         receiver.on(CommentReceived, name="serial", serial_by=_one_key)(_succeed)
         await store.inner.acquire_key_lock(KeyLock("default", "serial", "k"), new_token(), 30.0)

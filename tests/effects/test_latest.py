@@ -116,7 +116,7 @@ async def test_ties_and_events_without_a_key_are_as_in_the_store(shop: Shop) -> 
         assert answer_of(await deliver(receiver, event)) == (200, reason)
 
 
-async def test_a_database_holds_any_key_and_tells_it_from_others(
+async def test_a_database_holds_any_key_and_distinguishes_it_from_others(
     postgres: PostgresServer,
 ) -> None:
     """PostgreSQL rejects NUL and lone surrogates, and MySQL ignores spaces at the end.

@@ -461,7 +461,7 @@ async def test_closing_cancels_all_tasks(
         await use(speed)
 
 
-async def test_closing_cancels_an_attempt_under_way() -> None:
+async def test_closing_cancels_a_running_attempt() -> None:
     """The receiver finishes its request; the service does not wait for the answer."""
     app = Stuck()
     async with (

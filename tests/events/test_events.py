@@ -400,7 +400,7 @@ def test_the_classes_are_joined_without_what_python_3_14_has_removed(
 
 
 @pytest.mark.anyio
-async def test_a_class_that_pydantic_cannot_build_is_told_of_at_start() -> None:
+async def test_a_class_that_pydantic_cannot_build_fails_the_start() -> None:
     class Unbuilt(Event["NowhereDefined"]):  # type: ignore[name-defined] # that is the point
         type: Literal["invoice.paid"]
 

@@ -42,7 +42,7 @@ async def test_an_event_of_the_block_is_given_even_if_it_came_before_anybody_wai
     assert found.id == "evt_1"
 
 
-async def test_an_event_that_came_before_the_block_is_given_if_the_caller_names_it(
+async def test_an_event_that_came_before_the_block_is_given_if_the_condition_names_it(
     receiver: Receiver,
 ) -> None:
     await deliver(receiver, comment("evt_1"))

@@ -140,7 +140,7 @@ async def test_a_failure_that_is_retried_is_no_gap_until_the_sender_gives_up() -
         assert abs(gap.created_at.timestamp() - event.created_at.timestamp()) < 1
 
 
-async def test_an_attempt_that_is_under_way_is_no_gap() -> None:
+async def test_a_running_attempt_is_no_gap() -> None:
     """Then the log shows no next attempt, and the store does not know the event yet."""
     async with bench() as it:
         found: list[Reconciliation] = []

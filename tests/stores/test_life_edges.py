@@ -171,7 +171,7 @@ def test_an_attempt_whose_clock_was_reset_is_not_shown() -> None:
 # What is said of an error
 
 
-def test_a_dead_letter_says_only_what_its_last_claim_said() -> None:
+def test_a_dead_letter_has_no_error_and_no_history_that_nobody_gave() -> None:
     claim, record = kept()
     assert record.dead_letter == DeadLetterRecord(
         DeadReason.INTERRUPTED, "", START.unix, is_kept=True

@@ -55,7 +55,7 @@ async def look(store: MemoryStore, key: DeliveryKey) -> type[object]:
     return type(await store.claim(key, new_token(), LEASE))
 
 
-async def test_it_holds_no_more_events_than_it_was_told(clock: Clock, pass_time: PassTime) -> None:
+async def test_it_holds_no_more_events_than_its_limit(clock: Clock, pass_time: PassTime) -> None:
     store = MemoryStore(max_records=50, clock=clock)
     await complete(store, keys(1_000))
     pass_time(RETENTION)

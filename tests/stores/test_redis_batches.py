@@ -220,7 +220,7 @@ async def test_a_caller_who_gives_up_takes_nobody_with_it(
     assert isinstance(await store.claim(KEY, new_token(), LEASE), InFlight)
 
 
-async def test_closing_finishes_what_is_under_way(store: RedisStore) -> None:
+async def test_closing_finishes_running_calls(store: RedisStore) -> None:
     claims = [asyncio.create_task(claim(store, f"evt_{n}")) for n in range(5)]
     await asyncio.sleep(0)
     await store.aclose()

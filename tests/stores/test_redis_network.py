@@ -153,7 +153,7 @@ class TestLostReplies:
         ) == Stale(watermark)
         assert await store.acquire_key_lock(KEY_LOCK, new_token(), LEASE) == Acquired()
 
-    async def test_all_of_a_batch_are_told(self, store: RedisStore, proxy: Proxy) -> None:
+    async def test_every_call_of_a_batch_is_answered(self, store: RedisStore, proxy: Proxy) -> None:
         proxy.lose_the_reply_to(b"claim")
         keys = [delivery_key("default", f"evt_{n}") for n in range(50)]
         results = await asyncio.gather(*(store.claim(key, new_token(), LEASE) for key in keys))
@@ -163,7 +163,7 @@ class TestLostReplies:
 class TestLateRequests:
     """A request arrives after the client has repeated it over another connection and gone on."""
 
-    async def test_a_take_claims_nothing_for_nobody(
+    async def test_a_late_fetch_claims_nothing(
         self, store: RedisStore, proxy: Proxy, valkey: RedisServer
     ) -> None:
         proxy.delay(b"fetch")
@@ -360,7 +360,7 @@ class TestUnreachableShards:
             client.delete(*takes)
         assert len(await take(store)) == 10
 
-    async def test_events_fetched_before_one_server_fails_are_handled(
+    async def test_a_fetch_returns_what_other_shards_gave_before_one_failed(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
         found = await store.fetch(0, LEASE, endpoint="default", worker="w", token=new_token())

@@ -151,7 +151,7 @@ class TestFewStatements:
         assert await calls == [Acquired()] * 60
         assert statements.count("COMMIT") == 1
 
-    async def test_60_new_events_are_claimed_in_as_many_statements_as_one(
+    async def test_60_new_events_are_fetched_in_as_many_statements_as_one(
         self, store: SQLiteStore, connection: apsw.Connection
     ) -> None:
         counts = []
@@ -281,7 +281,7 @@ class TestSharedBatches:
             assert isinstance(owned, Claimed)
             assert await store.extend(owned) is Ownership.HELD
 
-    async def test_a_repeated_completion_starts_the_retention_again(
+    async def test_a_completion_after_the_retention_is_recorded_again(
         self,
         store: SQLiteStore,
         connection: apsw.Connection,
@@ -525,7 +525,7 @@ class TestSyncing:
 
 
 class TestWaking:
-    async def test_what_is_asked_in_one_turn_of_the_loop_is_one_transaction(
+    async def test_calls_of_one_turn_of_the_loop_are_one_transaction(
         self, store: SQLiteStore
     ) -> None:
         await store.open()

@@ -116,7 +116,7 @@ async def test_closing_one_of_two_waits_for_no_file_that_is_gone(path: Path) -> 
             await store.aclose()
 
 
-async def test_each_store_learns_only_its_own_results_of_a_shared_transaction(
+async def test_each_store_reports_only_its_own_calls_of_a_shared_transaction(
     path: Path,
 ) -> None:
     async with aclosing(SQLiteStore(path)) as one, aclosing(SQLiteStore(path)) as two:

@@ -398,7 +398,7 @@ def test_a_file_holds_a_secret_a_line_but_for_blank_lines_and_comments(
     assert secret_lines(text) == secrets
 
 
-def test_a_fingerprint_tells_secrets_apart_and_stays_what_it_is() -> None:
+def test_a_fingerprint_distinguishes_secrets_and_never_changes() -> None:
     """It is compared with a fingerprint that another version stored."""
     old, new = (
         "whsec_" + base64.b64encode(key).decode()
