@@ -57,7 +57,6 @@ class RequestLog:
     Requests to unknown paths are summed up once a minute, so that a scanner cannot fill the log.
 
     Args:
-        app: the application that is served.
         own_paths: the paths of health checks, metrics and the inspector, with all paths below them.
         delivery_paths: the paths of the receivers, for messages.
         count: called with the kind and the status of each answer.

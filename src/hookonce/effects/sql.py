@@ -75,7 +75,7 @@ class _InTables(ABC, Generic[T]):
 
 
 class SQLLedger(_InTables[T]):
-    """A ledger for async handlers; the drivers' ledgers derive from it."""
+    """A ``WatermarkLedger`` in SQL; the drivers' ledgers derive from it."""
 
     @abstractmethod
     def transaction(self) -> AbstractAsyncContextManager[T]:
@@ -129,7 +129,7 @@ class SQLLedger(_InTables[T]):
 
 
 class SyncSQLLedger(_InTables[T]):
-    """A ledger for handlers that run in threads; its methods do what those of ``SQLLedger`` do."""
+    """A ``SyncWatermarkLedger`` in SQL; the drivers' ledgers for threads derive from it."""
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[T]:

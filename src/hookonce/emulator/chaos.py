@@ -156,7 +156,6 @@ def moments_of(chaos: Chaos, seed: int, count: int, per_second: float) -> Iterat
     Args:
         chaos: whether there are bursts, and how often.
         seed: determines the bursts.
-        count: how many events.
         per_second: how many events on average; a pause follows each burst.
     """
     random = Random(f"{seed}:moments")  # noqa: S311 - chaos is no secret

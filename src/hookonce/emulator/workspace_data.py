@@ -125,7 +125,6 @@ def empty_workspace(
     """Return the state of a described workspace without channels, media, posts and comments.
 
     Args:
-        data: the description.
         default_id: the workspace's id if the description has none.
         plan: replaces the described plan, unless it is None.
         service: the name in the service's own headers and keys.
@@ -154,10 +153,7 @@ def fill(
     """Add the described channels, media, posts and comments to a workspace.
 
     Args:
-        workspace: the state that ``empty_workspace`` returned.
-        data: the description.
         channels: the channels if the description has none.
-        now: Unix seconds.
         new_id: makes an id, given its prefix.
 
     Raises:

@@ -33,7 +33,6 @@ async def examine_site(subject: Subject, url: str, transport: Transport) -> list
 
     Args:
         subject: the receiver.
-        url: the URL that the sender delivers to.
         transport: sends the requests, and does not follow redirects.
     """
     findings = [await _address_finding(url)]
