@@ -82,16 +82,19 @@ class Session:
             StoreError: a server cannot be reached, or lacks something that the store needs.
         """
         deadline = self._loop.time() + CALL_SECONDS
+        reason = ""
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
                     return await inspect(await self.servers.pools(), self._safety)
             except (RedisError, OSError, TimeoutError) as error:
+                # The time limit may cut the last try short; the try before knows the reason.
+                if not reason or not isinstance(error, TimeoutError) or str(error):
+                    reason = explained(error)
                 # A process may start while a server starts, or during a failover.
                 if not is_passing(error) or self._loop.time() + _PAUSE_SECONDS >= deadline:
-                    raise StoreError(
-                        f"the Redis store cannot be opened: {explained(error)}"
-                    ) from without_frames(error)
+                    text = f"the Redis store cannot be opened: {reason}"
+                    raise StoreError(text) from without_frames(error)
             self.servers.suspect()
             await asyncio.sleep(_PAUSE_SECONDS)
 
