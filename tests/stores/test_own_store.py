@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from subprocess import run
 from types import ModuleType
 from typing import Any
 
@@ -121,3 +123,9 @@ async def test_a_rule_names_the_calls_that_a_store_lacks(
 ) -> None:
     with pytest.raises(AssertionError, match=r"FolderStore is no \w+; it lacks \w+"):
         await rules[0](Bench(partial(example.FolderStore, tmp_path / "events")))
+
+
+def test_the_rules_refuse_to_run_where_asserts_are_left_out() -> None:
+    code = "from hookonce.stores.contract import Bench; Bench(lambda **_: None)"
+    done = run([sys.executable, "-O", "-c", code], check=False, capture_output=True, text=True)
+    assert "run Python without -O" in done.stderr
