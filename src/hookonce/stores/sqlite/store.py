@@ -196,7 +196,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
 
     @property
     def place(self) -> Path:
-        """Identifies the file: equal for two stores on it."""
+        """Identifies the file: two stores on one file have equal places."""
         return self.path
 
     def change_event(
