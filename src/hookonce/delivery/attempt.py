@@ -94,7 +94,8 @@ class Attempt:
 
     Args:
         held: the claim, if the store has granted it already.
-        held_since: when the process asked for that claim, by ``time.monotonic``.
+        held_since: when the process asked for that claim, by ``time.monotonic`` and in the event
+            loop's time.
 
     Attributes:
         dependencies: what all attempts of the receiver share.
@@ -121,7 +122,7 @@ class Attempt:
     fault: str = ""
     ignored: Outcome | None = None
     held: InitVar[Claimed | None] = None
-    held_since: InitVar[float] = 0.0
+    held_since: InitVar[tuple[float, float]] = (0.0, 0.0)
     key: DeliveryKey = field(init=False)
     phase: Phase = CLAIMING
     lease: Lease = field(init=False)
@@ -131,7 +132,7 @@ class Attempt:
     _success: Outcome = HANDLED
     _token: Token | None = None
 
-    def __post_init__(self, held: Claimed | None, held_since: float) -> None:
+    def __post_init__(self, held: Claimed | None, held_since: tuple[float, float]) -> None:
         dependencies, origin, loop = self.dependencies, self.origin, asyncio.get_running_loop()
         self.key = self.delivery.key
         self.lease = lease = Lease(dependencies, self.delivery, self.key, self.handlers, loop)
@@ -140,7 +141,7 @@ class Attempt:
         self._queued = origin if isinstance(origin, Queued) else None
         self.handling = Handling(dependencies, lease, self.event, origin, calls, origin.is_last)
         if held is not None:
-            lease.hold(held, held_since, loop.time() - (time.monotonic() - held_since))
+            lease.hold(held, *held_since)
             self.phase = HANDLING
 
     @property

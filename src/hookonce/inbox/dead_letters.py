@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -106,7 +107,7 @@ class DeadLetters:
         handlers = table.find(event)
         if not handlers:
             return Outcome(HTTPStatus.OK, Reason.NO_HANDLER)
-        asked_at = time.monotonic()
+        asked_at = time.monotonic(), asyncio.get_running_loop().time()
         claim = await self._store.replay(key, new_token(), lease)
         if isinstance(claim, InFlight):
             return later(Reason.IN_FLIGHT)

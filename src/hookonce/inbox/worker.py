@@ -58,7 +58,7 @@ class Worker:
         self._attempts = attempts
         self._begun: list[Attempt] = []
         self._work, self._room, self._stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._asked_at = 0.0
+        self._asked_at = 0.0, 0.0
         self._name = ""
         self._task: asyncio.Task[None] | None = None
 
@@ -111,7 +111,7 @@ class Worker:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _fetch(self, token: Token) -> Batch:
-        self._asked_at = time.monotonic()
+        self._asked_at = time.monotonic(), asyncio.get_running_loop().time()
         call = self._store.fetch(
             self._free(),
             self._dependencies.limits.lease_seconds,

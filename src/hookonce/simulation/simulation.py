@@ -200,6 +200,9 @@ class _Simulation:
     ) -> None:
         self._original = receiver
         self._loop = loop
+        # Stores in one SQLite file share a writer, which does their calls in order, only if they
+        # get the same object as clock. A bound method is a new object each time.
+        self._clock = loop.unix_clock
         self._store_url = store_url
         self._mode = mode
         self._seed = seed
@@ -281,7 +284,7 @@ class _Simulation:
         )
 
     def _opened_store(self) -> Store:
-        return watched(open_store(self._store_url, clock=self._loop.unix_clock), self._loop)
+        return watched(open_store(self._store_url, clock=self._clock), self._loop)
 
     def _copy(self) -> Receiver:
         """Return the receiver of a newly started process, with a new connection to the store."""
