@@ -114,7 +114,7 @@ def _is_finite(number: float) -> bool:
 
 
 def utc(unix_seconds: float) -> datetime:
-    """Return a Unix time as an aware UTC ``datetime`` in UTC.
+    """Return a Unix time as an aware ``datetime`` in UTC.
 
     A time outside the calendar becomes the first or the last moment of the calendar: a wrong clock
     may have written it to the store, and reading such a record must not fail.

@@ -11,7 +11,7 @@ import pytest
 from support.redis_servers import RedisServer, redis_server
 
 from .inboxes import url_of
-from .running import OLD_SECRET, SECRET, Result, invoke, run, running
+from .running import COMMAND, OLD_SECRET, SECRET, Result, invoke, run, running
 
 pytestmark = pytest.mark.sample(3, of="file")
 
@@ -245,6 +245,27 @@ def test_a_sound_application_has_nothing_to_mend_here_or_where_it_is_served(
     [answer] = above_note(records(other))
     assert (answer["check"], answer["level"]) == ("url.answer", "fault")
     assert "other secrets" in answer["found"]
+
+
+def test_the_doctor_repeats_the_warnings_of_the_server(here: Path, redis_url: str) -> None:
+    environment = {"STORE": redis_url, "HOOKONCE_HEALTH_TOKEN": "a token for those who may know"}
+    serve = [*COMMAND, "serve", "app:sound_receiver", "--port", "0"]
+    with running(here=here, secrets=[SECRET], environment=environment, command=serve) as server:
+        url = f"{url_of(server)}/webhooks"
+        for _ in range(4):
+            send = ["send", "comment.received", "--url", url]
+            run(*send, here=here, secrets=[OLD_SECRET])
+        result = run(
+            *("doctor", "app:sound_receiver", "--url", url, "--json"),
+            here=here,
+            secrets=[SECRET],
+            environment=environment,
+        )
+        hidden = doctor("app:sound_receiver", "--url", url, here=here, store=redis_url)
+    found = [one for one in records(result) if one["check"] == "url.readyz"]
+    assert [(one["level"], one["fix"] != "") for one in found] == [("warning", True)]
+    assert "no_matching_signature" in found[0]["found"]
+    assert "set $HOOKONCE_HEALTH_TOKEN" in hidden.output
 
 
 @pytest.mark.sample(1)

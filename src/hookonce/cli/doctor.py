@@ -13,6 +13,7 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import click
+import httpx2
 
 from hookonce import Receiver
 from hookonce.emulator.over_http import OverHttp
@@ -27,9 +28,11 @@ from hookonce.operations.doctor import (
     subjects_in,
 )
 from hookonce.operations.doctor.findings import error_text, fault
+from hookonce.operations.doctor.readiness import readiness_findings
 from hookonce.operations.doctor.site import examine_site
 
 from .ending import end_with_its_threads
+from .health import ask
 from .loading import factory_option, import_named, receivers_of
 from .output import Output, json_option
 from .statuses import Status
@@ -45,9 +48,16 @@ _STYLES = {Level.OK: "green", Level.NOTE: "", Level.WARNING: "yellow", Level.FAU
 @click.option(
     "--url", help="The receiver's URL. The doctor also delivers tests there, at most four requests."
 )
+@click.option(
+    "--health-url",
+    help="The URL of /readyz, by default on the host of --url. A proxy usually hides it: name the"
+    " server's own address.",
+)
 @factory_option
 @json_option
-def doctor(target: str, url: str | None, *, factory: bool, as_json: bool) -> None:
+def doctor(
+    target: str, url: str | None, health_url: str | None, *, factory: bool, as_json: bool
+) -> None:
     """Look for faults of MODULE:RECEIVER, and name the fix of each.
 
     With MODULE:APP, the doctor also checks the application's lifespan, middleware and routes. It
@@ -56,6 +66,8 @@ def doctor(target: str, url: str | None, *, factory: bool, as_json: bool) -> Non
 
     With --url, the doctor sends signed tests and a forged one to the server. A test is an event of
     type webhook.test, which reaches only handlers registered for it by name: no business code runs.
+    It also repeats the problems and warnings of the server's /readyz, which the server shows to
+    requests with $HOOKONCE_HEALTH_TOKEN as a bearer token.
 
     Exits 0 without a fault, even with warnings; 1 with a fault; 2 for wrong arguments.
 
@@ -70,13 +82,25 @@ def doctor(target: str, url: str | None, *, factory: bool, as_json: bool) -> Non
         if isinstance(subjects, Finding):
             found = [("", [subjects])]
         else:
+            # Before the tests, which change what the server has seen last.
+            ready = [] if url is None else _readiness_findings(url, health_url)
             found = asyncio.run(_examine(subjects, url, host))
             found[0][1].extend(endpoint_findings(subjects))
             found[0][1].extend(router_findings(target.partition(":")[0]))
+            found[0][1].extend(ready)
     counts = _show(found, output)
     if counts[Level.FAULT]:
         end_with_its_threads("the doctor only ran tests")
         raise SystemExit(Status.FOUND)
+
+
+def _readiness_findings(url: str, health_url: str | None) -> list[Finding]:
+    """Return what the server's ``/readyz`` says about itself."""
+    health_url = health_url or urlsplit(url)._replace(path="/readyz", query="").geturl()
+    said: object = None
+    with contextlib.suppress(httpx2.HTTPError, httpx2.InvalidURL, ValueError):
+        said = ask(health_url).json()
+    return readiness_findings(health_url, said)
 
 
 def _host_of(url: str | None) -> str:

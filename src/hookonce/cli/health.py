@@ -13,6 +13,14 @@ from .output import Output
 from .statuses import Nothing, Status
 
 
+def ask(url: str) -> httpx2.Response:
+    """Return a server's answer about its health; raises httpx2's errors."""
+    token = os.environ.get(HEALTH_TOKEN_VARIABLE)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    # Without the proxies in the environment: they lead away from this machine.
+    return httpx2.get(url, headers=headers, timeout=3.0, trust_env=False)
+
+
 @click.command()
 @click.argument("url", required=False)
 def health(url: str | None) -> None:
@@ -23,12 +31,9 @@ def health(url: str | None) -> None:
 
     If $HOOKONCE_HEALTH_TOKEN is set, the request carries it; /readyz then gives its reasons.
     """
-    token = os.environ.get(HEALTH_TOKEN_VARIABLE)
-    headers = {"authorization": f"Bearer {token}"} if token else {}
     url = url or f"http://127.0.0.1:{os.environ.get('PORT') or DEFAULT_PORT}/livez"
     try:
-        # Without the proxies in the environment: they lead away from this machine.
-        response = httpx2.get(url, headers=headers, timeout=3.0, trust_env=False)
+        response = ask(url)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise Nothing(f"{url} does not answer: {error}") from error
     Output(as_json=False).say(response.text)

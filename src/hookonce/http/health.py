@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ..clock import moment_text
 from ..delivery.attempts import Attempts
 from ..delivery.dependencies import Dependencies
 from ..errors import SecretError, StoreError
@@ -19,6 +20,7 @@ from ..routing.registration import Registration
 from ..stores.protocols import Reports
 from ..stores.time_limit import within
 from ..verification.secrets import fingerprint
+from ..watching.refusals import Refusals
 from .bearer import check_token, has_bearer
 
 _log = logging.getLogger("hookonce")
@@ -37,11 +39,13 @@ class Readiness:
         problems: the reasons why it cannot.
         warnings: faults that an operator should repair, though deliveries are accepted.
         secrets: the fingerprints of the current secrets, newest first.
+        refused: the refused deliveries since the last genuine one; None after a genuine one.
     """
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
+    refused: Refusals | None = None
 
     @property
     def ready(self) -> bool:
@@ -59,6 +63,7 @@ class ReadinessCheck:
         watches: return warnings; may raise SecretError.
         inbox: returns the problem of the receiver's inbox, if there is one; may raise StoreError.
         secrets: returns the current secrets; may raise SecretError.
+        refusals: returns the refused deliveries since the last genuine one.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class ReadinessCheck:
         registration: Registration,
         inbox: Callable[[], Awaitable[str | None]] | None,
         secrets: Callable[[], tuple[str, ...]],
+        refusals: Callable[[], Refusals | None],
     ) -> None:
         self._dependencies = dependencies
         self._attempts = attempts
@@ -79,6 +85,7 @@ class ReadinessCheck:
         self._registration = registration
         self._inbox = inbox
         self._secrets = secrets
+        self._refusals = refusals
         self._last = Readiness()
         self._fresh_until = 0.0
         self._checking: asyncio.Task[None] | None = None
@@ -122,7 +129,7 @@ class ReadinessCheck:
             problems.append("the store does not work; the log says why")
         except SecretError as error:
             problems.append(f"no delivery can be verified: {error}")
-        return Readiness(tuple(problems), warnings, fingerprints)
+        return Readiness(tuple(problems), warnings, fingerprints, self._refusals())
 
     async def _refresh(self) -> None:
         self._last = await self.now()
@@ -141,6 +148,22 @@ def stranded(endpoint: str, depth: int) -> str:
         f"{depth} events wait in the inbox of {endpoint}, no worker handles them, and this receiver"
         " has no inbox; give it inbox=Inbox() until they are handled, or start a worker"
     )
+
+
+def _details(readiness: Readiness) -> dict[str, object]:
+    """Return the part of ``/readyz`` that only callers with the token see."""
+    details: dict[str, object] = {
+        "problems": readiness.problems,
+        "warnings": readiness.warnings,
+        "secrets": readiness.secrets,
+    }
+    if (refused := readiness.refused) is not None:
+        details["refused"] = {
+            "since": moment_text(refused.since_unix),
+            "count": refused.deliveries,
+            "reason": refused.reason,
+        }
+    return details
 
 
 def health_routes(
@@ -168,7 +191,7 @@ def health_routes(
         readiness = await recent()
         content: dict[str, object] = {"ready": readiness.ready}
         if token is not None and has_bearer(request.scope, token):
-            content |= asdict(readiness)
+            content |= _details(readiness)
         status = HTTPStatus.OK if readiness.ready else HTTPStatus.SERVICE_UNAVAILABLE
         return JSONResponse(content, status)
 

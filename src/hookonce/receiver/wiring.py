@@ -25,6 +25,7 @@ from ..watching.disabling import DisableWatch
 from ..watching.log import AttemptLog
 from ..watching.observers import Observers
 from ..watching.records import BatchFlushed, Observer
+from ..watching.refusals import RefusalWatch
 from ..watching.rotation import RotationWatch
 from ..watching.watch import AnswerWatch
 from .lifetime import Lifetime
@@ -61,7 +62,8 @@ class Wiring:
         )
         self.rotation = RotationWatch(settings.current_secrets, clock)
         self.disabling = DisableWatch(clock)
-        self.answers = AnswerWatch(self.rotation, self.disabling, clock)
+        self.refusals = RefusalWatch(clock)
+        self.answers = AnswerWatch(self.rotation, self.disabling, self.refusals, clock)
         attempts = () if settings.inbox is None else (AttemptLog(clock),)
         self.observers = Observers([self.answers, *attempts, *observers])
         inbox_store = store if settings.inbox and isinstance(store, InboxStore) else None
@@ -114,6 +116,7 @@ class Wiring:
             store=store,
             watches=(
                 self.disabling.warnings,
+                self.refusals.warnings,
                 self.rotation.warnings,
                 settings.secrets_fault,
                 self.attempts.warnings,
@@ -121,6 +124,7 @@ class Wiring:
             registration=registration,
             inbox=None if self.intake is None else self.intake.problem,
             secrets=settings.current_secrets,
+            refusals=lambda: self.refusals.current,
         )
         self.lifetime = Lifetime(
             dependencies=dependencies,

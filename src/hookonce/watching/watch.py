@@ -15,6 +15,7 @@ from ..verification.signature import VerifiedDelivery
 from .disabling import DisableWatch
 from .log import log_answer
 from .records import DeliveryAnswered, Observer
+from .refusals import RefusalWatch
 from .rotation import RotationWatch
 
 _log = get_logger("hookonce")
@@ -31,13 +32,21 @@ class AnswerWatch(Observer):
     Args:
         rotation: detects a rotation of the secret.
         disabling: detects that the sender is about to disable the endpoint.
+        refusals: detects that only refused deliveries arrive.
         clock: Unix time in seconds.
 
     """
 
-    def __init__(self, rotation: RotationWatch, disabling: DisableWatch, clock: Clock) -> None:
+    def __init__(
+        self,
+        rotation: RotationWatch,
+        disabling: DisableWatch,
+        refusals: RefusalWatch,
+        clock: Clock,
+    ) -> None:
         self._rotation = rotation
         self._disabling = disabling
+        self._refusals = refusals
         self._clock = clock
         self._recent: deque[tuple[float, VerifiedDelivery]] = deque(maxlen=_MOST_RECENT)
 
@@ -49,6 +58,7 @@ class AnswerWatch(Observer):
             log_answer(record)
         if outcome.status >= 400 or self._disabling.streak is not None:
             self._disabling.note(record)
+            self._refusals.note(record)
         if delivery is None or received is None:
             return
         _, body, _, at, is_backfill = received

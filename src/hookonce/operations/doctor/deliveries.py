@@ -11,6 +11,7 @@ from ...samples.events import event_body
 from ...sender import TEST_TYPE
 from ...testing import SignedRequest, signed_request
 from ...verification.secrets import new_secret
+from ...watching.refusals import DOCTOR_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class TestDelivery:
 
     @classmethod
     def new(cls, secret: str, service: str | None) -> TestDelivery:
-        event_id = f"evt_doctor_{token_hex(8)}"
+        event_id = f"{DOCTOR_ID}{token_hex(8)}"
         envelope = json.loads(event_body(TEST_TYPE, event_id=event_id))
         return cls(envelope, secret, service or "example")
 
