@@ -19,7 +19,6 @@ class Answer:
         due: when the request must have its answer, in the event loop's time.
         outcome: the latest answer; None before the first.
         joined: set at a success or at the end of the attempt; None while nobody has joined.
-
     """
 
     future: asyncio.Future[Outcome]

@@ -111,7 +111,6 @@ class Attempt:
         lease: the claim, and the calls to the store about it.
         answer: what the request awaits.
         handling: runs the handlers.
-
     """
 
     dependencies: Dependencies
@@ -239,7 +238,6 @@ class Attempt:
             claim: the attempt's claim.
             until: until when the sender may deliver the event again, in Unix time; None if it will
                 not.
-
         """
         store = self.dependencies.store
         try:

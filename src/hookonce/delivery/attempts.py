@@ -43,7 +43,6 @@ class Attempts:
 
     Attributes:
         accepting: whether new attempts may begin; False once a shutdown has begun.
-
     """
 
     def __init__(self, dependencies: Dependencies) -> None:

@@ -36,7 +36,6 @@ class Threads:
 
     Args:
         most: how many sync handlers run at once.
-
     """
 
     def __init__(self, most: int) -> None:
@@ -67,7 +66,6 @@ class Call:
         thread: the result of its thread, True after a success; None for an async function.
         is_late: whether the call was cancelled because its time was over.
         is_overdue: whether it still runs after that.
-
     """
 
     name: str
@@ -132,7 +130,6 @@ class Calls:
         under_way: the calls that have not ended, or were stopped.
         is_stopping: whether the calls were cancelled at a shutdown, or at the end of their event
             loop while a thread still runs.
-
     """
 
     __slots__ = ("_loop", "_threads", "_timeout_seconds", "is_stopping", "under_way")

@@ -35,7 +35,6 @@ class Dependencies:
             before the store knew it; the next attempt in this process skips them.
         watermarks: for each key lock the newest event that succeeded in this process, while the
             store may not know it.
-
     """
 
     endpoint: str

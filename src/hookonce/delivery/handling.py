@@ -46,7 +46,6 @@ class Handling:
         last_chance: whether the event may not be delivered again if this attempt fails.
         is_refused: whether handlers that still wait for a key lock must not begin.
         is_stale: whether every handler was skipped, because a newer event has succeeded.
-
     """
 
     dependencies: Dependencies
@@ -75,7 +74,6 @@ class Handling:
 
         Args:
             absent: the outstanding handlers that this process does not have.
-
         """
         lease, handlers = self.lease, self.lease.handlers
         if lease.finished:

@@ -43,7 +43,6 @@ class IgnoredTypes:
         store: where to write; None if the store has no such calls.
         endpoint: the name of the receiving endpoint.
         store_seconds: the time limit of a call to the store.
-
     """
 
     def __init__(self, store: ReconcilingStore | None, endpoint: str, store_seconds: float) -> None:
@@ -64,7 +63,6 @@ class IgnoredTypes:
             signed_at: the signed time of the delivery, in Unix seconds.
             received_at: when it arrived, by this receiver's clock. The sender's delivery log may go
                 by another clock than its signatures, so the span covers both moments.
-
         """
         if (
             self._store is None

@@ -48,7 +48,6 @@ class KeyLockHolder:
         work: set when an event of the inbox was made due.
         is_over: whether the lock has been released, or is about to be.
         has_succeeded: whether the call has succeeded.
-
     """
 
     dependencies: Dependencies
@@ -125,7 +124,6 @@ class KeyLockHolder:
 
         Args:
             gives_up: called after each failure of the store; True once the attempt's lease is over.
-
         """
         self.is_over, pause, is_logged = True, FIRST_PAUSE_SECONDS, False
         while True:

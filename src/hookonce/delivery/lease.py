@@ -52,7 +52,6 @@ class Lease:
         sure_until: until when no other process can claim the event, by ``time.monotonic``.
         finished: the handlers known to have succeeded.
         has_begun: whether a handler has begun; the attempt counts only then.
-
     """
 
     dependencies: Dependencies
@@ -116,7 +115,6 @@ class Lease:
             claim: the granted claim.
             asked_at: when the process asked the store for it, by ``time.monotonic``.
             since: the same moment, in the event loop's time.
-
         """
         lease, finished = claim.lease_seconds, claim.finished
         unrecorded = self.dependencies.unrecorded
@@ -186,7 +184,6 @@ class Lease:
 
         Returns:
             Whether this attempt still owned the event; None if nothing was recorded.
-
         """
         pause = FIRST_PAUSE_SECONDS
         if settlement is not COMPLETE:

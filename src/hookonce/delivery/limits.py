@@ -37,7 +37,6 @@ class Limits:
             ASGI application. Beyond it, the oldest of these requests is answered 503. At least
             ``body_bytes``.
         threads: how many sync handlers run at the same time.
-
     """
 
     answer_seconds: float

@@ -20,7 +20,6 @@ class Request:
         answer_by: when the request must have its answer, in the event loop's time.
         delivery_attempt: the sender's count of attempts, from 1; only a hint, since it is unsigned.
         sent_at: when the sender signed the delivery, in Unix time.
-
     """
 
     answer_by: float
@@ -40,7 +39,6 @@ class Queued:
         is_last: whether the event becomes a dead letter if this attempt fails.
         room: set when the worker may begin another event.
         work: set when this event, or one that waits for its key lock, becomes due.
-
     """
 
     backoff_seconds: float
@@ -57,7 +55,6 @@ class Replay:
 
     Attributes:
         is_last: whether nobody else can deliver the event; False for a delivery that is only kept.
-
     """
 
     is_last: bool

@@ -63,7 +63,6 @@ class Pipeline:
         attempts: the attempts in flight.
         intake: where deliveries are stored instead of handled, if there is an inbox.
         ignored: writes down which types nobody here is registered for.
-
     """
 
     def __init__(
@@ -99,7 +98,6 @@ class Pipeline:
             headers: a mapping or (name, value) pairs, str or bytes, any case.
             started: when the request arrived, in the event loop's time; now by default.
             is_backfill: whether ``Receiver.backfill`` made this delivery.
-
         """
         now = asyncio.get_running_loop().time()
         if started is None:

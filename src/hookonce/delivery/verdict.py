@@ -48,7 +48,6 @@ def comes_until(event: Event[Any] | None, sent_at: float) -> float | None:
     Args:
         event: the event; None if it cannot be read, which then counts as created when it was sent.
         sent_at: the signed time of this delivery, in Unix time.
-
     """
     created_at = sent_at if event is None else event.created_at.timestamp()
     if sent_at - created_at >= LAST_ATTEMPT_SECONDS:
@@ -75,7 +74,6 @@ class NotAcquired(Retry):
     Args:
         reason: the reason in the answer to the sender.
         after: seconds until the lock is free at the latest; None if that is unknown.
-
     """
 
     def __init__(self, reason: Reason, after: float | None = None) -> None:
@@ -99,7 +97,6 @@ class Report(NamedTuple):
     Attributes:
         failures: the handlers that have not succeeded, in the order of registration.
         absent: the outstanding handlers that this process does not have.
-
     """
 
     failures: list[Failure]
@@ -165,7 +162,6 @@ class Release(NamedTuple):
         outcome: the answer.
         error: what failed, one line for each handler; empty if nothing failed.
         outstanding: the handlers that have still to succeed.
-
     """
 
     outcome: Outcome
@@ -182,7 +178,6 @@ class Defer(NamedTuple):
         outstanding: the handlers that have still to succeed.
         after_seconds: how long the event waits.
         counts: whether the attempt counts; an attempt that only waited for a key lock does not.
-
     """
 
     outcome: Outcome
@@ -200,7 +195,6 @@ class Bury(NamedTuple):
         error: what failed, one line for each handler.
         outstanding: the handlers that have still to succeed.
         reason: why the event is given up.
-
     """
 
     outcome: Outcome
@@ -214,7 +208,6 @@ class GiveBack(NamedTuple):
 
     Attributes:
         calls: the handlers that were running.
-
     """
 
     calls: Sequence[Call]
@@ -241,7 +234,6 @@ def decide(
         keeps_bodies: whether the store can keep a dead letter.
         backoff_seconds: how long an event of the inbox waits after a failure; None for an event
             that the sender delivers again.
-
     """
     only_waits = report.only_waits
     error, outstanding = "" if only_waits else report.describe(), report.outstanding

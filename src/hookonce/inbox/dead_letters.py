@@ -28,7 +28,6 @@ class DeadLetters:
         dependencies: the dependencies of the receiver.
         store: holds the dead letters.
         attempts: the attempts in flight.
-
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class DeadLetters:
         Raises:
             StoreError: the store cannot be read.
             ValueError: ``after`` is not a place in this store's listings.
-
         """
         return await self._store.dead_letters(
             endpoint=self._endpoint,
@@ -94,7 +92,6 @@ class DeadLetters:
             LookupError: there is no such dead letter.
             PayloadError: the body still cannot be read as an event.
             StoreError: the store failed, or keeps no bodies.
-
         """
         key = delivery_key(self._endpoint, event_id)
         letter = await self._store.dead_letter(key)
@@ -133,6 +130,5 @@ class DeadLetters:
 
         Raises:
             StoreError: the store failed.
-
         """
         return await self._store.discard(delivery_key(self._endpoint, event_id))

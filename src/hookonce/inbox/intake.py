@@ -35,7 +35,6 @@ class InboxIntake:
     Attributes:
         embedded: whether the application's own process runs the worker.
         worker: the worker of this process; it runs once it is started.
-
     """
 
     def __init__(

@@ -19,7 +19,6 @@ class Backoff:
         longest_seconds: the longest wait, before jitter.
         jitter: the largest random change of a wait, as a fraction of it, so that events that failed
             together are not all retried together; 0 for no change.
-
     """
 
     first_seconds: float
@@ -76,7 +75,6 @@ class Inbox:
         max_bytes: the same limit for the bytes of all bodies.
         embedded: run a worker in the application's own lifespan; with False, run
             ``hookonce worker`` instead.
-
     """
 
     concurrency: int = 16

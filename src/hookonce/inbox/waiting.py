@@ -25,7 +25,6 @@ class WaitingEvents:
     Args:
         store: holds the inbox.
         endpoint: the endpoint's name.
-
     """
 
     def __init__(self, *, store: InboxListing, endpoint: str) -> None:
@@ -57,7 +56,6 @@ class WaitingEvents:
 
         Raises:
             ValueError: ``after`` is not a place in this store's listings.
-
         """
         return await self._store.entries(
             endpoint=self._endpoint,

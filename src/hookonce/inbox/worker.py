@@ -46,7 +46,6 @@ class Worker:
         store: holds the inbox.
         settings: the settings of the inbox.
         attempts: the attempts in flight.
-
     """
 
     def __init__(

@@ -31,6 +31,7 @@ from ..watching.records import (
     LoopBlocked,
     Observer,
 )
+from ..watching.refusals import Refusals
 from ..watching.rotation import Rotation
 
 __all__ = [
@@ -53,5 +54,6 @@ __all__ = [
     "HandlerStarted",
     "LoopBlocked",
     "Observer",
+    "Refusals",
     "Rotation",
 ]

@@ -51,7 +51,6 @@ class Expectation(Observer, Generic[E, P]):
         poll: asks the service as well: at once, for an event that came earlier, and repeatedly, for
             an event that reaches another process or never arrives.
         poll_every: the time between polls; None for 15 s.
-
     """
 
     def __init__(
@@ -148,7 +147,6 @@ class Expectation(Observer, Generic[E, P]):
         Raises:
             TimeoutError: neither came in time.
             RuntimeError: the block has not begun.
-
         """
         if self._loop is None:
             raise RuntimeError(

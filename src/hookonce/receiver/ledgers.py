@@ -40,7 +40,6 @@ async def check_ledgers(
     Raises:
         LedgerError: a ledger cannot record effects, or forgets them earlier than the store; the
             message says what to do.
-
     """
     for ledger in ledgers_of(handlers):
         if (shared := shared_file_fault(ledger, store_file)) is not None:

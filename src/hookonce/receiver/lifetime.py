@@ -40,7 +40,6 @@ class Lifetime:
         registration: registers this application in the store.
         ignored: records the types of events that have no handler.
         reporter: publishes steps to the inspectors of other processes, if the store can.
-
     """
 
     dependencies: Dependencies

@@ -24,7 +24,6 @@ class Found(NamedTuple, Generic[T]):
         item: the resource, for example a post's target or a comment.
         earliest: the earliest time at which its event can have been created; None if unknown.
         latest: the latest time at which its event can have been created; None if unknown.
-
     """
 
     item: T
@@ -49,7 +48,6 @@ def pair_by_time(gaps: Sequence[Gap], found: Sequence[Found[T]]) -> list[tuple[G
     Args:
         gaps: gaps of one event type.
         found: the resources that the events may be about, without those known to be handled.
-
     """
     pairs: list[tuple[Gap, T]] = []
     for group, things in _groups(sorted(gaps, key=lambda gap: gap.created_at), found):

@@ -88,7 +88,6 @@ class Gap:
         unsettled: when other events of this type were created that are neither handled nor gaps,
             because the sender still tries, for example. A resource found in the service may belong
             to one of these events.
-
     """
 
     event_id: str
@@ -118,7 +117,6 @@ class Reconciliation:
         requests: how many requests of the day's quota it cost, without those of ``on_gap``
             functions.
         failures: the exceptions that ``on_gap`` functions raised.
-
     """
 
     webhook_id: str
@@ -167,7 +165,6 @@ async def compare(
         ClientError: the service does not return its log.
         StoreError: the store cannot be read.
         ValueError: ``since`` has no offset, or does not lie in the past.
-
     """
     now = utc(clock())
     start = beginning(since, now=now)
@@ -245,7 +242,6 @@ def beginning(since: datetime | timedelta | None, *, now: datetime) -> datetime:
     Raises:
         ValueError: ``since`` has no offset, or does not lie in the past. A comparison from then on
             would look at nothing, and so find nothing missing.
-
     """
     reach = timedelta(seconds=LOG_SECONDS)
     if isinstance(since, datetime):
@@ -271,7 +267,6 @@ async def after_backfill(
 
     Raises:
         StoreError: the store cannot be read.
-
     """
     if not (found.gaps and hooks):
         return found

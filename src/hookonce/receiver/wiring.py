@@ -45,7 +45,6 @@ class Wiring:
     Raises:
         SecretError: a secret cannot be used, or there is none.
         ValueError: the tolerance cannot be used.
-
     """
 
     def __init__(

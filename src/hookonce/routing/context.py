@@ -30,7 +30,6 @@ class Context:
         is_replay: whether an operator replays a dead letter.
         received_unix: when the delivery arrived, in Unix seconds.
         body: the raw bytes that were signed.
-
     """
 
     key: DeliveryKey
@@ -87,7 +86,6 @@ class Context:
             LedgerError: the connection is in no transaction, or has committed too early; or the
                 handler is registered with ``within=``. SQLAlchemy's COMMIT raises it if the record
                 is no longer in the transaction.
-
         """
         self._check_own_transaction()
         await record_in(connection, self.effect, table)
@@ -104,7 +102,6 @@ class Context:
             AlreadyDone: the effect was committed before. Do not catch it.
             LedgerError: as for ``record_in``; with Django the end of ``transaction.atomic()``
                 raises it.
-
         """
         self._check_own_transaction()
         record_in_sync(connection, self.effect, table)

@@ -42,7 +42,6 @@ class HandlerOptions(TypedDict, Generic[E, L], total=False):
             of a key at a time; the order is not promised.
         ties: what ``latest_by`` does with an event that has the same time as the newest successful
             event: run it (``apply``, the default) or skip it (``drop``).
-
     """
 
     name: str | None
@@ -64,7 +63,6 @@ class Keyed:
         function: returns the key of an event.
         is_latest: whether an event is skipped if a newer event of the key has succeeded.
         drop_ties: whether an event is also skipped if an event of the same time has succeeded.
-
     """
 
     function: Callable[[Any], object]
@@ -77,7 +75,6 @@ class Keyed:
         Raises:
             TypeError: the key is neither text nor a whole number.
             Exception: whatever the user's function raises.
-
         """
         key = self.function(event)
         if key is None:
@@ -94,7 +91,6 @@ def keyed_by(options: HandlerOptions[Any, Any]) -> Keyed | None:
     Raises:
         TypeError: an option is unknown, or the key function is async or not a function.
         ValueError: options contradict each other.
-
     """
     if unknown := options.keys() - HandlerOptions.__annotations__.keys():
         raise TypeError(f"a handler has no option {min(unknown)!r}")

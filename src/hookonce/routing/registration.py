@@ -50,7 +50,6 @@ class Registration:
         endpoint: the name of the endpoint.
         application: returns the identity of this application; None if it has no handlers or its
             secrets cannot be read.
-
     """
 
     store: RegisteringStore | None
@@ -66,7 +65,6 @@ class Registration:
         Raises:
             ValueError: another application receives under this endpoint in this process.
             StoreError: the store does not answer.
-
         """
         own = self.application()
         if own is None or self.store is None:
@@ -95,7 +93,6 @@ class Registration:
 
         Raises:
             StoreError: the store does not answer.
-
         """
         now = asyncio.get_running_loop().time()
         own = self.application()

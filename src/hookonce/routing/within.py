@@ -41,7 +41,6 @@ def within_ledger(
     Raises:
         TypeError: the ledger is not a ledger, has no watermarks, or does not fit the function.
         ValueError: the name is too long for the ledger's table.
-
     """
     if isinstance(ledger, type) or not (
         callable(getattr(ledger, "transaction", None)) and callable(getattr(ledger, "insert", None))

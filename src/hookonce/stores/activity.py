@@ -21,7 +21,6 @@ class Activity(NamedTuple):
     Attributes:
         place: where the next call goes on.
         lines: the lines in between, oldest first; some may be lost already.
-
     """
 
     place: int
@@ -46,6 +45,5 @@ class ActivityStore(Protocol):
             endpoint: the name of the receiving endpoint.
             place: where the last call ended; None starts with the lines from now on. So does a
                 place after the last line, which shows that the file or server was emptied.
-
         """
         ...

@@ -27,7 +27,6 @@ class Application:
         handlers: the names of its handlers.
         marks: a fingerprint of each of its secrets, which shows only whether two are the same.
         seen_unix: when it last registered, in Unix seconds.
-
     """
 
     handlers: frozenset[str]
@@ -71,7 +70,6 @@ class RegisteringStore(Protocol):
         Args:
             endpoint: the name of the receiving endpoint.
             application: the application to register; None only lists.
-
         """
         ...
 

@@ -29,7 +29,6 @@ class KeyLockRecord(NamedTuple):
         waiting: waiting events of the inbox, the longest waiting first.
         watermark: the newest event that has succeeded.
         watermark_until: when the watermark is forgotten, in Unix time.
-
     """
 
     token: Token | None = None

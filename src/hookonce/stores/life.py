@@ -307,7 +307,6 @@ class Queued(NamedTuple):
         token: the token of the call that enqueued it.
         due: when a worker may fetch it, by the clock of leases.
         delay: the seconds between setting ``due`` and ``due``.
-
     """
 
     token: Token
@@ -325,7 +324,6 @@ class DeadLetterRecord(NamedTuple):
         is_kept: whether the delivery is only kept: it is no dead letter while an attempt runs.
         is_saved: whether it is no dead letter before ``buried_unix`` either, since the sender may
             send the event again.
-
     """
 
     reason: DeadReason
@@ -354,7 +352,6 @@ class Record(NamedTuple):
         queued: the place in the inbox.
         dead_letter: the dead letter, or the kept delivery.
         done_until: Unix time until which a done event is remembered.
-
     """
 
     token: Token | None = None
@@ -381,7 +378,6 @@ class Moment(NamedTuple):
         now: the clock of leases.
         unix: Unix time.
         expires: Unix time until which an event that is claimed or done now is remembered.
-
     """
 
     now: float

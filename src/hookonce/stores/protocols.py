@@ -154,7 +154,6 @@ class Claims(Protocol):
             outstanding: the handlers that failed or did not run.
             began: whether a handler began. If none did, the attempt does not count, and the next
                 attempt gets the same number.
-
         """
         ...
 
@@ -169,7 +168,6 @@ class Claims(Protocol):
             dead_unix: Unix time until which the sender may send the event again; None if the sender
                 will not. After that time an event that is neither done nor claimed is a dead letter
                 (``INTERRUPTED``). Before that time the event can be claimed as usual.
-
         """
         ...
 
@@ -226,7 +224,6 @@ class KeyLocks(Protocol):
                 succeeded.
             waiting: an event of the inbox that joins the queue of the key lock, once, if another
                 caller holds it. The queue is forgotten when that caller's lease ends.
-
         """
         ...
 
@@ -250,7 +247,6 @@ class KeyLocks(Protocol):
                 it was lower, also if another caller holds the key lock by now.
             event: an event of the inbox that need not wait any more; it leaves the queue. If it
                 stayed there, it would be called next for nothing.
-
         """
         ...
 
@@ -271,7 +267,6 @@ class DeadLetterQueue(Protocol):
 
         Raises:
             ValueError: ``after`` is not a place that this store has returned.
-
         """
         ...
 
@@ -334,7 +329,6 @@ class Queue(Protocol):
             token: made once per request.
             max_depth: the largest number of events of the endpoint that the inbox may hold.
             max_bytes: the largest sum of the sizes of their bodies.
-
         """
         ...
 
@@ -355,7 +349,6 @@ class Queue(Protocol):
             token: made once per call. A call repeated with the worker's last token returns the
                 events of that call whose claims still hold, with a new lease, so that a lost reply
                 does not use up an attempt.
-
         """
         ...
 
@@ -462,7 +455,6 @@ class Wrapped:
 
     Args:
         inner: the other store.
-
     """
 
     def __init__(self, inner: Store) -> None:
@@ -477,7 +469,6 @@ class Wrapped:
         Args:
             name: the name of the method of the contract.
             call: calls that method of the other store.
-
         """
         return await call()
 

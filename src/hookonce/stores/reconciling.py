@@ -33,7 +33,6 @@ class Span(NamedTuple):
     Attributes:
         first_unix: when the first delivery came, rounded down.
         last_unix: when the last delivery came, rounded up.
-
     """
 
     first_unix: int
@@ -81,7 +80,6 @@ def joined(spans: Iterable[Span], new: Span) -> list[Span]:
     Args:
         spans: spans that are more than ``JOIN_SECONDS`` apart from each other.
         new: the new span, which joins the spans that are near.
-
     """
     first, last = new
     apart = []

@@ -55,7 +55,6 @@ class RemoteDelivery(NamedTuple):
         at: Unix seconds at which it arrived.
         answered: the answer and the signed data.
         process: the name of the other process.
-
     """
 
     at: float
@@ -70,7 +69,6 @@ class RemoteAnswers(NamedTuple):
         outcome: the answer.
         number: how often it was given.
         seconds: how long these answers took; at most 500 values.
-
     """
 
     outcome: Outcome
@@ -123,7 +121,6 @@ class Reporter(StepObserver):
         observers: the receiver's observers; the reporter joins them while an inspector is open.
         store_seconds: after this time the store counts as unreachable.
         clock: Unix time in seconds.
-
     """
 
     def __init__(

@@ -34,7 +34,6 @@ class FailureStreak(NamedTuple):
         refused: how many of them refused a delivery that was not genuine: a forgery, or a delivery
             signed with a secret that is not configured here.
         last: the reason of the last failed answer, for example ``handler_failed``.
-
     """
 
     since_unix: float
@@ -52,7 +51,6 @@ class FailureStreak(NamedTuple):
 
         Args:
             now: an aware ``datetime`` or Unix seconds.
-
         """
         return (unix_seconds("now", now) - self.since_unix) / 3600
 
@@ -61,7 +59,6 @@ class FailureStreak(NamedTuple):
 
         Args:
             now: an aware ``datetime`` or Unix seconds.
-
         """
         return self.attempts >= _WARNED_AFTER_ATTEMPTS and self.hours(now) >= _WARNED_AFTER_HOURS
 
@@ -77,7 +74,6 @@ class DisableWatch:
 
     Attributes:
         streak: the failures since the last success; None after a success.
-
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -71,7 +71,6 @@ class AttemptLog(Observer):
 
     Args:
         clock: Unix time in seconds, for when the next attempt is due.
-
     """
 
     def __init__(self, clock: Clock) -> None:

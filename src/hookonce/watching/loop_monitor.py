@@ -27,7 +27,6 @@ class LoopMonitor:
     Args:
         endpoint: the name of the receiver's endpoint.
         current: returns the handler that the loop is running; called in another thread.
-
     """
 
     __slots__ = ("_current", "_endpoint", "_handler", "_looks", "_seen", "_ticks")

@@ -36,7 +36,6 @@ class Observers:
 
     Raises:
         TypeError: an argument is not an observer; the message says what to do.
-
     """
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:

@@ -26,7 +26,6 @@ class DeliveryReceived(NamedTuple):
         at_unix: when it arrived, in Unix seconds.
         is_backfill: whether ``Receiver.backfill`` made this delivery. Such a delivery says nothing
             about the sender.
-
     """
 
     endpoint: str
@@ -52,7 +51,6 @@ class DeliveryAuthenticated:
         received: the request.
         delivery: the signed id and time, the secret that matched, and the clock skew.
         hints: the sender's unsigned headers.
-
     """
 
     received: DeliveryReceived
@@ -67,7 +65,6 @@ class DeliveryRefused:
     Attributes:
         received: the request.
         error: why it was refused: ``reason``, and ``skew`` if the timestamp could be read.
-
     """
 
     received: DeliveryReceived
@@ -86,7 +83,6 @@ class DeliveryAnswered(NamedTuple):
         event_type: the type named in the signed body; None if it could not be read.
         hints: the unsigned headers of a genuine delivery.
         refusal: why the delivery was refused; None if it is genuine.
-
     """
 
     endpoint: str
@@ -132,7 +128,6 @@ class EventClaimed(_Step):
     Attributes:
         delivery: the delivery.
         result: ``Claimed`` begins an attempt; ``InFlight``, ``Done`` and ``Dead`` begin none.
-
     """
 
     result: ClaimResult
@@ -149,7 +144,6 @@ class HandlerStarted(_Step):
         handler: the handler's name.
         attempt: the number of the attempt, from 1.
         is_replay: whether an operator replays a dead letter.
-
     """
 
     handler: str
@@ -166,7 +160,6 @@ class HandlerFinished(_Step):
         handler: the handler's name.
         attempt: the number of the attempt, from 1.
         seconds: how long the handler took, including its wait for a thread.
-
     """
 
     handler: str
@@ -184,7 +177,6 @@ class HandlerSkipped(_Step):
         attempt: the number of the attempt, from 1.
         reason: ``stale`` if a newer event of the key has succeeded; ``done`` if this event has
             succeeded already and only the record was missing.
-
     """
 
     handler: str
@@ -202,7 +194,6 @@ class HandlerFailed:
         attempt: the number of the attempt, from 1.
         seconds: how long the handler took, including its wait for a thread.
         error: the exception.
-
     """
 
     delivery: Delivery
@@ -220,7 +211,6 @@ class EventSettled(_Step):
         delivery: the delivery.
         attempt: the number of the attempt, from 1.
         outcome: 200 if the event is handled; otherwise the sender must deliver it again.
-
     """
 
     attempt: int
@@ -234,7 +224,6 @@ class EventEnqueued(_Step):
     Attributes:
         delivery: the delivery.
         result: ``Stored``, or why it was not stored: ``Waiting``, ``Done``, ``Dead`` or ``Full``.
-
     """
 
     result: EnqueueResult
@@ -247,7 +236,6 @@ class EventFetched(_Step):
     Attributes:
         delivery: the delivery.
         attempt: the number of the attempt that begins, from 1.
-
     """
 
     attempt: int
@@ -262,7 +250,6 @@ class EventRetried:
         attempt: the number of the failed attempt, from 1.
         after_seconds: how long the event waits.
         error: the error as text.
-
     """
 
     delivery: Delivery
@@ -279,7 +266,6 @@ class EventDeferred(_Step):
         delivery: the delivery.
         attempt: the number of the attempt, from 1; this attempt is not counted.
         after_seconds: the longest wait; the event is due earlier if the key lock is released.
-
     """
 
     attempt: int
@@ -295,7 +281,6 @@ class EventBuried:
         attempt: the number of the last attempt, from 1.
         reason: why the event was given up.
         error: the error as text.
-
     """
 
     delivery: Delivery
@@ -312,7 +297,6 @@ class BatchFlushed:
         store: the name of the store's class.
         calls: the number of calls in the batch.
         seconds: how long the write took.
-
     """
 
     store: str
@@ -328,7 +312,6 @@ class LoopBlocked:
         endpoint: the name of the receiver's endpoint.
         handler: the handler's name.
         seconds: for how long: at least 1, measured in steps of a quarter of a second.
-
     """
 
     endpoint: str

@@ -39,7 +39,6 @@ class Rotation:
             rotation may have begun earlier. If only one of the secrets is configured here, a
             rotation is recognised at the third event with two signatures.
         has_both: whether both secrets are configured here.
-
     """
 
     since: datetime
@@ -63,7 +62,6 @@ class RotationWatch:
         matched: when each secret, by its index, last matched; cleared at each check of the secrets.
         quiet_until: until this Unix time the caller may skip `note` for a delivery with one
             signature.
-
     """
 
     def __init__(self, secrets: Callable[[], tuple[str, ...]], clock: Clock) -> None:

@@ -87,7 +87,6 @@ class EventStep(NamedTuple):
         note: the error as text; for a handler's failure the traceback.
         received_at: when the delivery arrived, for a claim or an enqueue.
         process: the name of the process; empty for the process that shows the step.
-
     """
 
     at: float

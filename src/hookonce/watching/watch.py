@@ -34,7 +34,6 @@ class AnswerWatch(Observer):
         disabling: detects that the sender is about to disable the endpoint.
         refusals: detects that only refused deliveries arrive.
         clock: Unix time in seconds.
-
     """
 
     def __init__(
