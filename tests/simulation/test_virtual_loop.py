@@ -149,6 +149,26 @@ def test_a_block_that_sleeps_lets_time_pass(is_in_task: bool) -> None:
     assert REAL_SECONDS <= time.monotonic() - begun < virtual_loop._PATIENCE_SECONDS
 
 
+def test_the_real_time_of_others_does_not_count_as_that_of_a_handler_that_sleeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(virtual_loop, "_PATIENCE_SECONDS", 5 * REAL_SECONDS)
+
+    async def main(loop: VirtualLoop) -> float:
+        async def sleep() -> None:
+            async with loop.outside(runs_handler=True):
+                await asyncio.sleep(1)
+
+        begun, sleeping = loop.time(), loop.create_task(sleep())
+        for _ in range(6):
+            async with loop.outside():
+                await asyncio.to_thread(threading.Event().wait, REAL_SECONDS)
+        await sleeping
+        return loop.time() - begun
+
+    assert run_virtually(main) == 1
+
+
 @pytest.mark.parametrize("runs_handler", [True, False])
 def test_while_a_handler_sleeps_other_handlers_take_real_time_and_a_store_takes_none(
     runs_handler: bool,

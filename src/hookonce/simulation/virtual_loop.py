@@ -147,8 +147,10 @@ class _SkippingSelector(selectors.BaseSelector):
         """Add the real duration of blocks that have become long, and let time pass for them."""
         real_now = time.monotonic()
         for block in self._blocks:
+            if block.is_long or block.sleeps():  # a sleep that is over restarts the block's count
+                continue
             took = real_now - block.real_start
-            if took >= _PATIENCE_SECONDS and not block.is_long and not block.sleeps():
+            if took >= _PATIENCE_SECONDS:
                 now = self.now()
                 self._passed = now + max(0.0, took - (now - block.virtual_start))
                 self._real_since = real_now
