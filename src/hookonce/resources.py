@@ -379,7 +379,7 @@ class Upload(Resource):
     """Where to send a file's bytes, once (interface, Endpoints: Media)."""
 
     media_id: str
-    # Hidden: anybody who has both may write to the storage in our name.
+    # Hidden from the repr: URL and headers together allow anybody to write to the storage.
     upload_url: str = Field(repr=False)
     headers: dict[str, str] = Field(repr=False)
     method: Literal["PUT", "POST"]

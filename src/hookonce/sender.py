@@ -1,4 +1,4 @@
-"""The numbers of the sender's rules, each with its place in the interface."""
+"""The sender's rules as constants, each with its section of the interface document."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ HEADING = (
 
 _SHOWN = {"id", "url", "status", "disabled_reason", "consecutive_failures"}
 
-# The reasons of a 2xx for an event that has become a dead letter.
+# A 2xx with one of these reasons means that the event has become a dead letter.
 _GIVEN_UP = {Reason.QUARANTINED, Reason.REJECTED, Reason.EXHAUSTED}
 
 

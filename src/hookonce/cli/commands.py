@@ -57,7 +57,7 @@ class _Commands(click.Group):
 
 
 def _refused(error: Exception) -> OSError | None:
-    """Return the system error: the error itself or the only kind in a group; None otherwise."""
+    """Return the system error, also from a group of system errors; None for any other error."""
     if isinstance(error, ExceptionGroup):
         refused = [_refused(one) for one in error.exceptions]
         return refused[0] if all(refused) else None

@@ -28,7 +28,7 @@ OVERLOADED = later(Reason.OVERLOADED)
 
 # The most bytes of one head, or of the trailers of one body. h11 has this limit, httptools none.
 _MOST_FRAMING_BYTES = 64 * 1024
-# A limit of its own, because a header field of four bytes takes 200 bytes as Python objects.
+# The number of fields has its own limit: a field of four bytes takes 200 bytes as Python objects.
 _MOST_FIELDS = 256
 
 # Requests that a client sends before it has the last answer. No proxy does that.

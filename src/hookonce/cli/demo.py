@@ -267,7 +267,7 @@ class _Demonstration:
             self._output.record({"fault": fault, "right": False}, f"WRONG: {fault}", "bold red")
 
     def _print(self, row: _Row, started: float, style: str, wanted: str) -> None:
-        """Print a delivery or an attempt; ``wanted`` is the right outcome if this one is wrong."""
+        """Print a delivery or an attempt; if its outcome is wrong, ``wanted`` is the right one."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         *shown, status = row

@@ -104,7 +104,7 @@ def _readiness_findings(url: str, health_url: str | None) -> list[Finding]:
 
 
 def _host_of(url: str | None) -> str:
-    """Return the host and port of a URL, or end with the usage."""
+    """Return the host and port of a URL, or exit with a usage error."""
     if url is None:
         return "testserver"
     try:

@@ -184,7 +184,7 @@ def emulate(
 
 
 def _loaded(path: Path) -> WorkspaceData:
-    """Return the workspace that a file describes, or end with the error."""
+    """Return the workspace that a file describes, or exit with an error."""
     try:
         return WorkspaceData.load(path)
     except OSError as error:
@@ -194,7 +194,7 @@ def _loaded(path: Path) -> WorkspaceData:
 
 
 def _checked(url: str) -> str:
-    """Return a URL, or end with the error."""
+    """Return a URL, or exit with an error."""
     try:
         httpx2.URL(url)
     except httpx2.InvalidURL as error:

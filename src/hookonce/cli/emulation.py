@@ -149,7 +149,7 @@ class Emulation:
         port: int | None,
         key: str | None = None,
     ) -> None:
-        """Emit all events; return when all are settled, or at Ctrl-C. With an API only at Ctrl-C.
+        """Emit all events; return when all are settled or at Ctrl-C; with an API, only at Ctrl-C.
 
         Args:
             port: serve the API on this port.
@@ -168,7 +168,7 @@ class Emulation:
                 )
             self._output.say()
             self._output.say(HEADING, "bold")
-            # After the server's start, which sets signal handlers of its own.
+            # Enter this after the server has started: the server sets signal handlers of its own.
             stack.enter_context(
                 ended_by_signals(lambda: loop.call_soon_threadsafe(self._ended.set))
             )

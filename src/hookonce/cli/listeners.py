@@ -13,7 +13,7 @@ HEALTH_TOKEN_VARIABLE = "HOOKONCE_HEALTH_TOKEN"  # noqa: S105 - the variable's n
 
 
 def bound(host: str, port: int) -> list[socket.socket]:
-    """Return sockets bound to all addresses of a host, or end with the error.
+    """Return sockets bound to all addresses of a host, or exit with an error.
 
     They do not listen yet.
     """

@@ -168,7 +168,7 @@ def print_one(
     raw: bool,
     as_json: bool,
 ) -> None:
-    """Print one event with its failed attempts and its body, or end if there is none.
+    """Print one event with its failed attempts and its body, or exit if there is none.
 
     Args:
         event_ids: the words of the command line, which must be one id.
@@ -207,7 +207,7 @@ def print_one(
 async def _one_key(
     events: EventList[E], store: InboxStore, event_id: str, endpoint: str | None
 ) -> DeliveryKey:
-    """Return the key of an event, or end with the endpoints that have the event instead."""
+    """Return the key of an event, or exit with a list of the endpoints that have it."""
     places = await events.endpoints_of(store, event_id)
     named = [place for place in places if endpoint in {None, place}]
     if len(named) == 1:
@@ -221,7 +221,7 @@ async def _one_key(
 
 
 def check_selection(event_ids: Sequence[str], event_type: str | None, *, every: bool) -> None:
-    """End with the usage unless events are named in exactly one way."""
+    """Exit with a usage error unless events are named in exactly one way."""
     if bool(event_ids) + bool(every) + bool(event_type) != 1:
         raise click.UsageError("name events by their ids, by --type, or --all")
 
@@ -238,7 +238,7 @@ def change_selected(
     nothing: str,
     as_json: bool,
 ) -> None:
-    """Change the events with these ids; without ids, all events of a list that are wanted.
+    """Change the events with these ids; without ids, all events that ``is_wanted`` selects.
 
     Exits with 1 if an id is not found. A listed event that is gone meanwhile is no failure.
 
@@ -268,7 +268,7 @@ def change_selected(
 async def _named_keys(
     events: EventList[E], store: InboxStore, event_ids: Sequence[str], endpoint: str | None
 ) -> list[DeliveryKey]:
-    """Return the keys of events at the endpoint; without one, at every endpoint that has them.
+    """Return the keys of events at the endpoint; if it is None, at every endpoint that has them.
 
     An unknown id gets the default endpoint, where the change will not find it either.
     """

@@ -36,7 +36,7 @@ secrets_option = click.option(
 
 
 def load_secrets(path: Path | None) -> tuple[str, ...]:
-    """Return the configured secrets, newest first, or end with the error."""
+    """Return the configured secrets, newest first, or exit with an error."""
     try:
         return (EnvironmentSecrets() if path is None else FileSecrets(path)).current()
     except SecretError as error:
@@ -90,7 +90,7 @@ class Loaded(NamedTuple):
 
 
 def load_receiver(name: str) -> Receiver:
-    """Return the one receiver of ``MODULE:NAME``, or end with the error."""
+    """Return the one receiver of ``MODULE:NAME``, or exit with an error."""
     receivers = load_receivers(name)
     if len(receivers) > 1:
         endpoints = ", ".join(one.endpoint for one in receivers)
@@ -102,12 +102,12 @@ def load_receiver(name: str) -> Receiver:
 
 
 def load_receivers(name: str, *, factory: bool = False) -> tuple[Receiver, ...]:
-    """Return the receivers of ``MODULE:NAME``, or end with the error."""
+    """Return the receivers of ``MODULE:NAME``, or exit with an error."""
     return tuple(load(name, factory=factory).receivers.values())
 
 
 def load(name: str, *, factory: bool = False) -> Loaded:
-    """Return the object of ``MODULE:NAME`` and its receivers, or end with the error.
+    """Return the object of ``MODULE:NAME`` and its receivers, or exit with an error.
 
     The object is a receiver, a mapping or sequence of receivers, or an application with mounted
     receivers. ``MODULE:receivers.acme`` names an attribute or a key of ``receivers``.

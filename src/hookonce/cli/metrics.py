@@ -21,7 +21,7 @@ metrics_option = click.option(
 def metrics_of(
     receivers: Sequence[Receiver], path: str
 ) -> tuple[Callable[[str, int], None], list[Route]]:
-    """Observe the receivers and return the route of their metrics, or end with the error.
+    """Observe the receivers and return the route of their metrics, or exit with an error.
 
     Also returns a function that counts requests, which takes their kind and their status.
 

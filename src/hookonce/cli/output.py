@@ -183,7 +183,7 @@ class Output:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Let the error pass: rich would exit here, in the middle of a task."""
+        """Raise the error again: rich would exit here, in the middle of a task."""
         raise  # noqa: PLE0704 - rich calls this in its except block
 
 

@@ -130,7 +130,7 @@ def reconcile(
 
 
 def _check_store(receiver: Receiver, *, accepts: bool) -> None:
-    """End unless this can be the receiver's store: with an empty store every event is a gap."""
+    """Exit unless this can be the receiver's store: with an empty store every event is a gap."""
     if accepts and not isinstance(receiver.store, ReconcilingStore):
         kind = type(receiver.store).__name__
         raise CannotBegin(f"the receiver's store, a {kind}, cannot remember accepted gaps")
@@ -145,7 +145,7 @@ def _check_store(receiver: Receiver, *, accepts: bool) -> None:
 async def _accepted(
     found: Reconciliation, receiver: Receiver, event_ids: Sequence[str] | None, output: Output
 ) -> Reconciliation:
-    """Record gaps as accepted and print each; end if an id is no gap."""
+    """Record gaps as accepted and print each; exit if an id is not a gap."""
     try:
         left = await receiver.accept_gaps(found, event_ids)
     except ValueError as error:

@@ -290,7 +290,7 @@ class _Rotation:
 
 
 def _removable(rotation: OpenRotation) -> datetime:
-    """Return when no delivery that only the old secret has signed can be accepted any more."""
+    """Return the time after which every delivery signed by the old secret alone is refused."""
     return rotation.at + timedelta(seconds=TOLERANCE_SECONDS)
 
 

@@ -183,7 +183,7 @@ def _is_refused(error: BaseException | None) -> bool:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """End with one line if an id, a time or a text cannot be sent, or nobody answers."""
+    """Exit with one line if an id, a time or a text cannot be sent, or nobody answers."""
     try:
         yield
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
@@ -191,7 +191,7 @@ def _explained(what: str) -> Iterator[None]:
 
 
 def _check_type(event_type: str) -> None:
-    """End with the usage unless the type is documented."""
+    """Exit with a usage error unless the type is documented."""
     if event_type in EVENT_CLASSES:
         return
     likely = get_close_matches(event_type.lower(), EVENT_CLASSES, n=1)

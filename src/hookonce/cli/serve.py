@@ -213,7 +213,7 @@ def serve(
     def after_start(port: int) -> None:
         if member is not None:
             member.report_ready(end_seconds)
-        if generated_token is not None:  # on stdout: more people can read the log
+        if generated_token is not None:  # print it, do not log it: more people can read the log
             url = f"http://{_own_name(host)}:{port}{INSPECTOR_PATH}/"
             click.echo(f"inspector: {url}?token={generated_token}")
 
@@ -223,7 +223,7 @@ def serve(
         before_end=inspector.end if inspector else lambda: None,
         after_start=after_start,
     )
-    # uvicorn raises the signal that ended it again after its shutdown.
+    # uvicorn shuts down at a signal, and then raises the same signal again.
     signal.signal(signal.SIGTERM, lambda *_: None)
     with suppress(KeyboardInterrupt, SystemExit):  # SystemExit: the port is taken
         server.run(listeners)
@@ -270,7 +270,7 @@ class _Server(uvicorn.Server):
 def _app_of(
     loaded: Loaded, path: str, inspector: Inspector | None, *, with_metrics: bool
 ) -> ASGIApp:
-    """Return the application to serve, with a log of all requests; or end with the error."""
+    """Return the application to serve, with a log of all requests; or exit with an error."""
     receivers = tuple(loaded.receivers.values())
     count_request, more = metrics_of(receivers, path) if with_metrics else (None, [])
     health_token = os.environ.get(HEALTH_TOKEN_VARIABLE) or None
@@ -289,7 +289,7 @@ def _app_of(
 
 
 def _check_paths(path: str, inspector_hosts: Sequence[str], *, with_inspector: bool) -> None:
-    """End with the usage if deliveries have the path of another route."""
+    """Exit with a usage error if ``path`` is invalid or belongs to another route."""
     if not path.startswith("/"):
         raise click.BadParameter(f"a path starts with a slash, unlike {path!r}")
     if path.rstrip("/") in HEALTH_PATHS:
@@ -301,7 +301,7 @@ def _check_paths(path: str, inspector_hosts: Sequence[str], *, with_inspector: b
 
 
 def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
-    """End with the usage if several processes serve a page that shows only one process."""
+    """Exit with a usage error if several processes serve a page that shows only one process."""
     if with_inspector:
         raise click.UsageError(
             "--inspector is a page of one process. Leave it out here, and serve it from one more"
@@ -323,7 +323,7 @@ def _own_name(host: str) -> str:
 
 
 def _inspector(receivers: Sequence[Receiver], hosts: Sequence[str]) -> tuple[Inspector, str | None]:
-    """Return the inspector, and its token if that was generated; or end with the error."""
+    """Return the inspector, and its token if that was generated; or exit with an error."""
     try:
         from hookonce.operations.inspector import (  # noqa: PLC0415 - it needs jinja2, an optional dependency
             LOOPBACK_HOSTS,

@@ -59,7 +59,7 @@ service_options = together(
 
 
 def opened_client(api_url: str, key_file: Path | None) -> Client:
-    """Return a client, or end with the usage."""
+    """Return a client, or exit with a usage error."""
     try:
         key = EnvironmentKey() if key_file is None else FileKey(key_file)
         return Client(api_url, key)
@@ -70,7 +70,7 @@ def opened_client(api_url: str, key_file: Path | None) -> Client:
 
 
 def with_client(api_url: str, key_file: Path | None, use: Callable[[Client], Awaitable[T]]) -> T:
-    """Call ``use`` with a client and return its result, or end with the error."""
+    """Call ``use`` with a client and return its result, or exit with an error."""
     client = opened_client(api_url, key_file)
 
     async def use_it() -> Any:

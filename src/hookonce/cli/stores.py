@@ -100,7 +100,7 @@ def chosen_url(url: str | None, file: Path | None) -> str | None:
 
 
 def _url_in(file: Path) -> str:
-    """Return the URL in a file, or end with an error that does not quote the file."""
+    """Return the URL in a file, or exit with an error that does not quote the file."""
     try:
         words = file.read_text("utf-8").split()
     except OSError as error:
@@ -120,7 +120,7 @@ def _store(url: str) -> Store:
 
 
 def check_store(url: str) -> None:
-    """End with an error if the store cannot be opened."""
+    """Exit with an error if the store cannot be opened."""
     store = _store(url)
 
     async def open_it() -> None:
@@ -142,7 +142,7 @@ def is_target(word: str) -> bool:
 
 
 def named_store(url: str) -> InboxStore:
-    """Return the store of a URL or MODULE:NAME; end with an error for a store in memory."""
+    """Return the store of a URL or MODULE:NAME; exit with an error for a store in memory."""
     if is_target(url):
         with stand_in_secrets():
             stores = [receiver.store for receiver in load_receivers(url)]
@@ -161,7 +161,7 @@ def named_store(url: str) -> InboxStore:
 
 
 def with_store(url: str, use: Callable[[InboxStore], Awaitable[T]]) -> T:
-    """Return what ``use`` returns for the store; end with an error if the store fails."""
+    """Return what ``use`` returns for the store; exit with an error if the store fails."""
     store = named_store(url)
     use_existing(store)
 
@@ -176,7 +176,7 @@ def with_store(url: str, use: Callable[[InboxStore], Awaitable[T]]) -> T:
 
 
 def use_existing(store: object) -> None:
-    """Say which store the command uses; end if opening it would create its file.
+    """Say which store the command uses; exit if opening it would create its file.
 
     A new store would hide a wrong path, or a variable that is set for the service but not here. An
     empty file is refused too: the folder's owner could link to an empty file of another user.
@@ -199,7 +199,7 @@ def use_existing(store: object) -> None:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine; end with an error if the store fails."""
+    """Return the result of a coroutine; exit with an error if the store fails."""
     try:
         return asyncio.run(work)
     except StoreError as error:

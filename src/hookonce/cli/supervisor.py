@@ -49,7 +49,8 @@ _TICK_SECONDS = 0.1
 _STABLE_SECONDS = 10.0
 _MAX_FAILURES = 5
 _PAUSE_STEP_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
-# Longer than a pause and an unstable life together: failures further apart are unrelated.
+# Failures further apart than this are unrelated: a process that keeps failing does so more often,
+# even after the longest pause.
 _RESET_SECONDS = 60.0
 
 # The time limit for the end of a process that was not ready yet, and so has not reported its own.
@@ -146,7 +147,7 @@ class _Supervisor:
         self._signals.append(number)
 
     def _lacks_process(self) -> bool:
-        """Return whether to start a process; the first starts alone, to show whether it can."""
+        """Return whether to start a process; the first starts alone, as a trial."""
         wanted = self._count if self._has_started else 1
         return (
             self._deadline is None

@@ -77,7 +77,8 @@ class Client:
         allow_http: bool = False,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        # First, and then deleted: error trackers send the local variables of every frame.
+        # Read the key first and delete the argument: error trackers send the local variables of
+        # every frame.
         try:
             known = Key(EnvironmentKey() if key is None else key)
         except ApiKeyError as error:

@@ -134,7 +134,7 @@ class Connection:
         self._allow_http = allow_http
         base = urlsplit(self.base_url)
         self._host, self._scheme = base.hostname or "", base.scheme
-        # A connection to a private address sets it too.
+        # Also becomes true once a connection has led to a private address.
         self._is_inward = _is_inward(self._host)
         self._key = key
         self._patience = patience
@@ -146,7 +146,7 @@ class Connection:
             # No cookies: a cookie of the service would be sent to a storage on the same domain.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             follow_redirects=False,
-            # A proxy in the environment is not for this machine.
+            # A proxy from the environment cannot reach this machine.
             trust_env=not _is_this_machine(self._host),
         )
         self._is_traced = transport is None  # other transports may not call the trace extension
@@ -233,7 +233,7 @@ class Connection:
         return any(key in text for text in texts)
 
     def _fault_of_upload(self, url: str) -> str | None:
-        """Return why the text of an address forbids the upload, or None."""
+        """Return why an upload may not go to an address, by its text alone; None if it may."""
         if fault_of_address(url, allow_http=self._allow_http) is not None:
             return "the service named an address that cannot be used"
         parts = urlsplit(url)
@@ -349,7 +349,7 @@ class _Way:
         self.went_inward = False
 
     async def note(self, event: str, info: Mapping[str, Any]) -> None:
-        """Record an event of httpx2; raise ``_InwardError`` before anything is sent inward."""
+        """Record a step of httpx2; raise ``_InwardError`` before a forbidden upload is sent."""
         match event.partition(".")[2]:
             case "connect_tcp.started":
                 self._is_direct = info["host"] == self._host  # otherwise the host is a proxy

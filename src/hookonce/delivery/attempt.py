@@ -66,7 +66,7 @@ _QUARANTINED = Outcome(HTTPStatus.ACCEPTED, Reason.QUARANTINED)
 
 
 class Phase(IntEnum):
-    """How far an attempt has come. Before `LATE` it has the event to itself in this process."""
+    """The phase of an attempt. Before `LATE`, no other attempt of this process has the event."""
 
     CLAIMING = 0
     """The attempt asks the store for the event."""

@@ -212,7 +212,7 @@ class Attempts:
             del self._by_key[attempt.key]
 
     def _forget_lost(self) -> None:
-        """Forget attempts whose loop was closed under them, but not what has succeeded in them."""
+        """Forget attempts whose event loop was closed; keep their successes to record later."""
         lost = [attempt for task, attempt in self._by_task.items() if task.get_loop().is_closed()]
         for attempt in lost:
             del self._by_task[attempt.lease.task]

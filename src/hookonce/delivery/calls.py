@@ -76,7 +76,7 @@ class Call:
     is_overdue: bool = False
 
     def look(self, now: float, seconds: float) -> None:
-        """Cancel the call when its time is over; log it if the call ignores that."""
+        """Cancel the call when its time is over; log a call that goes on all the same."""
         if self.started is None or now < self.started + seconds or self.is_overdue:
             return
         if self.thread is not None:

@@ -253,7 +253,7 @@ class Handling:
         return NotAcquired(Reason.SHUTTING_DOWN)
 
     def _waits_on(self) -> bool:
-        """Return whether a handler waits for its key lock for the whole time limit of a handler.
+        """Return whether a handler may wait for its key lock as long as its time limit allows.
 
         It does on the last chance if the event would not be delivered again, or if another handler
         of the event could use up the attempt.

@@ -35,7 +35,7 @@ _MOST_CALLS = 16
 
 
 class IgnoredTypes:
-    """Notes which event types one receiver ignores, and when, and writes it to the store.
+    """Notes which event types one receiver ignores and when; writes the notes to the store.
 
     There is no timer, which could open the store again after it was closed.
 
@@ -107,7 +107,7 @@ class IgnoredTypes:
         """Write the remaining notes; call this before the store is closed."""
         if calls := [*self._calls]:
             for call in calls:
-                call.cancel()  # `write` below repeats what this interrupts
+                call.cancel()  # `write` below repeats the cancelled calls
             await asyncio.wait(calls)
         await self.write()
 

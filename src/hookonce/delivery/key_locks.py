@@ -164,7 +164,7 @@ class KeyLockHolder:
     async def _leave(self, token: Token, event: DeliveryKey | None = None) -> None:
         called = await self._left(token, event)
         try:
-            # A noted event may have been handled since; then the next one is due.
+            # If the called event has been handled in the meantime, call the next waiting event.
             while called is not None and not await self.call(called):
                 called = await self._left(token, event)
         except StoreError as error:

@@ -187,8 +187,9 @@ class Lease:
         """
         pause = FIRST_PAUSE_SECONDS
         if settlement is not COMPLETE:
-            # If the store cannot release the claim, the claim must expire. The claim of a success
-            # is extended until it is recorded, so that no other process runs the handlers again.
+            # The claim must expire if the store cannot release it. After a success, the claim is
+            # extended until the store has recorded the success, so that no other process runs the
+            # handlers again.
             self.stop_extending()
         while True:
             claim = self._claimed()
@@ -290,7 +291,7 @@ class Lease:
                 self._take_back_lateness()
 
     def accept_cancellation(self) -> None:
-        """Remember how often the attempt was cancelled: only a further one ends a call."""
+        """Remember the cancellations so far: only a later cancellation ends a call to the store."""
         self._cancelled = self.task.cancelling()
 
     def _take_back_lateness(self) -> bool:

@@ -127,7 +127,7 @@ class Report(NamedTuple):
 
     @property
     def outstanding(self) -> frozenset[str]:
-        """The handlers that have still to succeed."""
+        """The handlers that still have to succeed."""
         return self.absent.union(failure.handler for failure in self.failures)
 
     def describe(self) -> str:

@@ -148,7 +148,7 @@ class Once(Generic[T]):
         return performed
 
     async def _is_committed(self, effect: Effect, lost: Exception) -> bool:
-        """Look up on a new connection whether a COMMIT was done whose answer was lost.
+        """Look up on a new connection whether a COMMIT succeeded although its answer was lost.
 
         An insert waits for the old transaction if that has not ended yet; a SELECT would not.
         """

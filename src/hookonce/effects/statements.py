@@ -224,7 +224,7 @@ def _check_lengths(values: Iterable[tuple[str, str | int]]) -> None:
 
 
 def check_done(rows: int, effect: Effect) -> None:
-    """Raise LedgerError unless ``is_done`` selected the row that an insert has met."""
+    """Raise LedgerError if the row that already existed does not mark the effect as done."""
     if rows != 1:
         raise LedgerError(
             f"an earlier attempt at {effect.handler} for {effect.event_id} was committed before its"

@@ -31,7 +31,8 @@ WATERMARKS = {
 }
 """The columns of the table of watermarks; True for those of its primary key."""
 
-# PostgreSQL cuts names to 63 bytes, and an index has 23 more: `_watermarks_recorded_at`.
+# PostgreSQL cuts names to 63 bytes. An index adds 23 to its table's name:
+# `_watermarks_recorded_at`.
 _NAME = re.compile(r"(?:[A-Za-z_]\w{0,50}\.)?[A-Za-z_]\w{0,39}", re.ASCII)
 
 _TEXT = {

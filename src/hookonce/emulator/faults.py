@@ -69,7 +69,7 @@ class Faults:
         return self.slowness.get(channel_id, self.slowness.get(None, 0.0))
 
     def loses(self, event_type: str) -> bool:
-        """Count this event as lost if one is to be lost; return whether it is."""
+        """Return whether this event is to be lost, and count it as lost if so."""
         for key in (event_type, None):
             if self.lost.get(key, 0):
                 self.lost[key] -= 1

@@ -81,7 +81,7 @@ class Publishing:
         self._timeline.at(moment, post.id, partial(self._come_due, post))
 
     def send(self, post: PostRow, targets: Iterable[TargetRow] | None = None) -> None:
-        """Queue the given targets that are not out or on their way; by default all such targets."""
+        """Queue all targets, or these, unless they are finished, queued or being published."""
         self.withdraw(post)
         post.unsent_status, post.is_released = "scheduled", True
         for target in post.targets if targets is None else targets:

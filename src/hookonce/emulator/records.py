@@ -213,5 +213,5 @@ class DeliveryAttempt:
 
     @property
     def at(self) -> datetime:
-        """When it began, in the service's time, as an aware UTC ``datetime``."""
+        """When the request began, in the service's time, as an aware UTC ``datetime``."""
         return utc(self.at_unix)

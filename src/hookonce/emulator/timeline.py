@@ -95,8 +95,8 @@ class ServiceTime:
         if self._movable is not None:
             self._movable.tick(timedelta(seconds=seconds + self._skipped))
             self._skipped = 0.0
-        # Skip the time by which the clock could not be moved: a movable clock leaves less than a
-        # microsecond, and any other clock leaves all of it.
+        # Add the time that is still missing: less than a microsecond after a movable clock was
+        # moved, and all of it for any other clock.
         self._skipped += max(0.0, moment - self.now())
 
 

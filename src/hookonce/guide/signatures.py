@@ -78,7 +78,7 @@ def _values(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _field(node: ast.AnnAssign, types: Mapping[str, str]) -> dict[str, str]:
-    """Return the text of a field by its name; nothing for what the constructor does not take.
+    """Return the text of a field by its name; empty if the constructor does not take it.
 
     Args:
         node: the definition.

@@ -23,7 +23,7 @@ CONSUMED = (
 
 
 class RefusedError(Exception):
-    """The request is answered without the receiver."""
+    """Raised to answer a request before it reaches the receiver."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.reason)

@@ -1,4 +1,4 @@
-"""Responses, and the guard that lets no redirect and no 410 out."""
+"""Responses, and the guard that replaces redirects and 410."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _log = get_logger("hookonce.worker")
 _BEAT_SECONDS = WORKER_SECONDS / 3
 # A wake-up may be lost, so an idle worker polls.
 _IDLE_LOOK_SECONDS = 2.0
-# A worker fetches nothing more once its attempts, with those that only need to be recorded, are
+# A worker stops fetching when its attempts, including those that only need to be recorded, reach
 # this many times the concurrency.
 _MOST_UNRECORDED = 4
 _FIRST_PAUSE_SECONDS = 0.2
@@ -152,7 +152,7 @@ class Worker:
             await asyncio.gather(*settlements)
 
     def _begin(self, fetched: Fetched) -> Coroutine[Any, Any, None] | None:
-        """Begin an attempt, or return a coroutine that settles an event without one."""
+        """Begin an attempt; return a coroutine to settle the event if it cannot be attempted."""
         claim = fetched.claim
         if self._dependencies.observers.wants(EventFetched, fetched.delivery.event_id):
             self._dependencies.observers.notify(EventFetched(fetched.delivery, claim.attempt))

@@ -105,7 +105,7 @@ def mount(
 
 
 class _GuardedRoute(APIRoute):
-    """A route that sends no redirect and no 410, even if a dependency answers."""
+    """A route that replaces redirects and 410, even if a dependency sends them."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] in (self.methods or ()):

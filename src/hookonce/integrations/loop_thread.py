@@ -75,7 +75,7 @@ class LoopThread:
         return answer.result() if done else _stuck()
 
     def refuse(self, error: Exception, *, waited: float) -> Outcome:
-        """Return the answer to a request that failed before the receiver; notify observers.
+        """Answer a request that failed before it reached the receiver, and notify observers.
 
         The adapter sends it instead of raising: the server's own answer might be a page.
         """

@@ -28,7 +28,7 @@ _PIECE_BYTES = 64 * 1024
 
 _SOCKETS = ("gunicorn.socket", "werkzeug.socket")
 
-# Much shorter than the time limit of a body, and long enough to cost almost no time.
+# Much shorter than the time limit of a body, yet long enough to keep polling cheap.
 _POLL_SECONDS = 0.25
 
 
@@ -87,7 +87,7 @@ def read_input(
         raise RefusedError(TOO_SLOW) from error
     except Exception as error:
         check_time(deadline, is_whole=False)
-        # The text of another error than OSError may contain bytes of the body.
+        # Only the text of an OSError is safe to log: other errors may quote bytes of the body.
         why = error if isinstance(error, OSError) else type(error).__name__
         _log.warning("the input of a request broke off: %s", why)
         raise RefusedError(INCOMPLETE) from error

@@ -316,7 +316,7 @@ def _bodies(body: bytes) -> list[_Candidate]:
     for value, mistake in (*transported, *rewritten):
         candidates.setdefault(value, (mistake,))
     for value, mistake in transported:
-        # If the body is JSON already, undoing these changes adds no new rewritings.
+        # If the body itself is JSON, `rewritten` holds these rewritings already.
         before = () if rewritten else _rewritings(value)
         for earlier, another in (*_before_transport(value), *before):
             candidates.setdefault(earlier, tuple(dict.fromkeys((mistake, another))))

@@ -613,7 +613,7 @@ def note_unread(receiver: Receiver, outcome: Outcome, seconds: float) -> None:
 
 @contextmanager
 def replaced(receiver: Receiver, other: Receiver) -> Iterator[None]:
-    """Let another receiver do the work of a receiver while the block lasts, wherever it is mounted.
+    """Replace a receiver by another one while the block lasts, wherever it is mounted.
 
     The application's lifespan then opens the other receiver, and its routes call the other one; the
     store of the first stays closed. Neither receiver may be in use before.

@@ -233,7 +233,7 @@ async def compare(
 
 
 def beginning(since: datetime | timedelta | None, *, now: datetime) -> datetime:
-    """Return the time at which to begin.
+    """Return the time at which the comparison begins.
 
     Args:
         since: a time with an offset, or a time span before now; None for the whole log.

@@ -38,7 +38,7 @@ class HiddenSecrets:
 
 
 class Changes(TypedDict, total=False):
-    """The arguments of ``Receiver.copy``; they mean what those of ``Receiver`` mean.
+    """The arguments of ``Receiver.copy``; they mean the same as those of ``Receiver``.
 
     Attributes:
         secrets: one secret, several (newest first), or a provider of them.

@@ -69,7 +69,7 @@ def _instrumented(handler: Handler, log: CallLog, plan: FaultPlan, loop: Virtual
             )
 
     keyed = handler.keyed and _logging_failures(handler.keyed, handler.name, log, loop)
-    # The simulation has checked the ledger; a check in virtual time would be too late at once.
+    # The simulation has checked the ledger: a check in virtual time would time out at once.
     return replace(handler, function=run, is_async=True, keyed=keyed, ledger=None)
 
 

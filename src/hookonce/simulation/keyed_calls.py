@@ -87,7 +87,7 @@ class KeyedCalls:
                     yield call, newest
 
     def overlapping(self) -> Iterator[tuple[HandlerCall, HandlerCall]]:
-        """Yield each call that started during another call with its key, and the other call."""
+        """Yield each call that overlaps an earlier call with the same key, and the earlier call."""
         for calls in self._calls.values():
             longest = calls[0]
             for call in calls[1:]:

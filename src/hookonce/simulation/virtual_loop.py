@@ -43,7 +43,7 @@ _QUIET_SECONDS = 0.02
 
 
 class _Block:
-    """A block of ``outside``.
+    """The ``async with`` block of ``VirtualLoop.outside``.
 
     Args:
         selector: knows all blocks of the loop.

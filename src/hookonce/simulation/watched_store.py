@@ -99,7 +99,7 @@ class WatchedInboxStore(WatchedStore, WrappedInbox):
         changes = self._changes
         batch = await super().fetch(limit, lease, endpoint=endpoint, worker=worker, token=token)
         if not batch.fetched and changes == self._changes:
-            # Relative to the start of the call: an early poll is better than a late one.
+            # Count from the start of the call: an early poll is better than a late one.
             due = None if batch.next_due_seconds is None else now + batch.next_due_seconds
             until = now + _LONGEST_CACHE_SECONDS
             self._idle = _Idle(endpoint, due, until if due is None else min(until, due))

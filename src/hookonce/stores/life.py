@@ -283,8 +283,8 @@ LIFE: dict[State, dict[Step, Then]] = {
 }
 """The rows of the table: for each state, the steps that change the event or get an answer."""
 
-# What the record of an event holds in a state: `state_of` reads the state from it, and each step
-# writes what the next state of its row needs.
+# The states in which the record of an event has a certain part. `state_of` finds the state by these
+# parts, and each step writes the parts that the next state needs.
 _LIVE = {State.CLAIMED, State.FETCHED, State.SAVED_CLAIMED, State.KEPT, State.REPLAYED}
 _IN_INBOX = {State.WAITING, State.FETCHED}
 _SAVED = {State.SAVED, State.SAVED_CLAIMED}
@@ -458,7 +458,8 @@ def fetch(
     result, record = _claim(record, moment, Step.FETCH, key, token, lease)
     if isinstance(result, Claimed):
         return result, record._replace(queued=_scheduled(record.queued, moment, lease))
-    # An attempt inside a request, in a process without an inbox, has extended its lease.
+    # An attempt in a process without an inbox has extended its lease: the event is due when that
+    # lease ends.
     queued = _scheduled(record.queued, moment, record.until - moment.now)
     return None, record._replace(queued=queued)
 
@@ -466,7 +467,7 @@ def fetch(
 def fetch_again(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[Claimed | None, Record]:
-    """Return the claim that the same fetch made, with a new lease; None if it does not hold."""
+    """Renew and return the claim that the same fetch made; None if that claim has ended."""
     if record.token != token or moment.now >= record.until:
         return None, record
     held, record = fetch(record, moment, key, token, lease)

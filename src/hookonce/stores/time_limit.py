@@ -84,7 +84,7 @@ async def _awaited(call: Awaitable[T]) -> T:
 
 
 class _Rest(Generic[T]):
-    """The rest of a call after its first wait."""
+    """The rest of a call that is suspended at its first wait."""
 
     def __init__(self, steps: Generator[Any, Any, T], awaited: object) -> None:
         self._steps = steps

@@ -80,7 +80,7 @@ class InFlight:
 
     @property
     def until(self) -> datetime:
-        """The same time as an aware UTC ``datetime``."""
+        """When the lease ends, as an aware UTC ``datetime``."""
         return utc(self.until_unix)
 
 
@@ -144,7 +144,7 @@ class Delivery(NamedTuple):
 
     @property
     def received_at(self) -> datetime:
-        """When it arrived, as an aware UTC ``datetime``."""
+        """When the delivery arrived, as an aware UTC ``datetime``."""
         return utc(self.received_unix)
 
     def __repr__(self) -> str:
@@ -179,7 +179,7 @@ class FailedAttempt:
 
     @property
     def ended_at(self) -> datetime:
-        """When it ended, as an aware UTC ``datetime``."""
+        """When the attempt ended, as an aware UTC ``datetime``."""
         return utc(self.ended_unix)
 
 
@@ -214,7 +214,7 @@ class DeadLetter:
 
     @property
     def buried_at(self) -> datetime:
-        """When it became, or will become, a dead letter, as an aware UTC ``datetime``."""
+        """When the event became, or will become, a dead letter, as an aware UTC ``datetime``."""
         return utc(self.buried_unix)
 
     def matches(self, wanted: WantedDeadLetters) -> bool:
@@ -419,7 +419,7 @@ class Busy:
 
     @property
     def until(self) -> datetime:
-        """The same time as an aware UTC ``datetime``."""
+        """When the lease ends, as an aware UTC ``datetime``."""
         return utc(self.until_unix)
 
 
@@ -439,9 +439,9 @@ _NUMBER = re.compile("[0-9]{1,18}")
 
 
 def number_behind(after: str | None) -> int:
-    """Return the number after which a listing goes on, in stores whose places are numbers from 1.
+    """Return the number in an ``after`` cursor, for stores whose cursors are numbers from 1.
 
-    Raises ValueError if ``after`` is not such a place.
+    Raises ValueError if ``after`` is not such a cursor.
     """
     if after is None:
         return 0

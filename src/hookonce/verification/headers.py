@@ -269,7 +269,7 @@ def _found(headers: RawHeaders) -> _Found:
                 field = _FIELDS.get(name.lower())
                 if field is None:
                     continue
-        except (TypeError, AttributeError):  # a header's name is not text: not one of the three
+        except (TypeError, AttributeError):  # a name that is not text is not a signed header
             continue
         if value.__class__ is str and value.isascii():
             value = value.encode()  # noqa: PLW2901 - the same value, as bytes

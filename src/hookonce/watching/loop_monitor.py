@@ -96,7 +96,7 @@ class _MonitorThread:
             idle = self._look(idle)
 
     def _look(self, idle: int) -> int:
-        """Check all monitors, and return how many checks in a row have found none.
+        """Check all monitors, and return how many checks in a row have found no monitor.
 
         This is a method of its own so that no local variable of the thread's loop keeps a
         receiver alive after its end.

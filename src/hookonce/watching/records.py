@@ -36,7 +36,7 @@ class DeliveryReceived(NamedTuple):
 
     @property
     def at(self) -> datetime:
-        """When it arrived, as an aware UTC ``datetime``."""
+        """When the request arrived, as an aware UTC ``datetime``."""
         return utc(self.at_unix)
 
     def __repr__(self) -> str:

@@ -45,7 +45,7 @@ class Refusals(NamedTuple):
 
     @property
     def since(self) -> datetime:
-        """When the first of them was refused, as an aware UTC ``datetime``."""
+        """When the first of these deliveries was refused, as an aware UTC ``datetime``."""
         return utc(self.since_unix)
 
 
@@ -64,7 +64,7 @@ class RefusalWatch:
         self.current: Refusals | None = None
 
     def note(self, record: DeliveryAnswered) -> None:
-        """Count a refusal; forget all refusals at a genuine delivery of the sender."""
+        """Count a refusal; a genuine delivery of the sender resets the count."""
         if record.refusal is not None:
             since, count, _ = self.current or Refusals(self._clock(), 0, "")
             self.current = Refusals(since, count + 1, str(record.refusal.reason))

@@ -27,7 +27,7 @@ _CONFLICTS = 2
 
 
 class _ConflictError(Exception):
-    """The error of a database that has rolled a transaction back because of another one."""
+    """The error of a database that has rolled a transaction back because of another transaction."""
 
     sqlstate = "40001"
 

@@ -26,5 +26,5 @@ async def list_channels(call: ApiCall) -> Page[Channel]:
         for row in call.backend.workspace.channels.values()
         if query.include_disconnected == "true" or row.resource.status != "disconnected"
     ]
-    # It has no limit and no cursor, but "a collection is returned as data (array) plus nextCursor".
+    # This list has no pages, but "a collection is returned as data (array) plus nextCursor".
     return Page(data=channels, next_cursor=None)

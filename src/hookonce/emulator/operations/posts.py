@@ -113,8 +113,8 @@ def _save(post: PostRow, findings: PostFindings, call: ApiCall) -> SavedPost:
         post,
         findings.mode,
         findings.scheduled_at,
-        # "the post waits for approval instead of being refused" (States). The interface says so of
-        # mode schedule only; here now and queue need approval too.
+        # "the post waits for approval instead of being refused" (States). The interface says
+        # this of the mode schedule only; the emulator does the same for the modes now and queue.
         needs_approval=call.key.role == _CONTRIBUTOR and findings.mode != "draft",
     )
     return SavedPost(
@@ -131,7 +131,7 @@ def _count(post: PostRow, findings: PostFindings, backend: Backend) -> None:
 
 
 def _numbers_outside(rows: list[PostRow], workspace: WorkspaceState) -> Mapping[str, int]:
-    """Return the numbers of the posts that are not in a list, by id.
+    """Return the number of each post that is not in the list, by the post's id.
 
     Between two pages a post can change its status or be deleted. Its number tells where the list
     continues after a cursor that names it.

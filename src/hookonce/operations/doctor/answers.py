@@ -273,7 +273,7 @@ def _reason_in(body: bytes) -> str | None:
 
 
 def _date_in(header: str | None) -> float | None:
-    """Return the Unix time in a Date header; None if it has none."""
+    """Return the Unix time in a Date header; None if the header is missing or invalid."""
     try:
         parsed = parsedate_to_datetime(header or "")
     except ValueError:

@@ -138,6 +138,6 @@ async def _address_finding(url: str) -> Finding:
             found = "the sender delivers only to public addresses, and this one is not public"
         else:
             found = "the sender accepts only https URLs with a host name that can be resolved"
-        # A note only: to check a server behind its proxy, its private address is right.
+        # Only a note: a private address is right for a check of a server behind its proxy.
         return note(check, found, fix)
     return fine(check, "https, and a public address")

@@ -142,7 +142,7 @@ def take_token(scope: MutableMapping[str, Any]) -> str | None:
 
 
 def _session_names(visitor: HTTPConnection) -> Iterator[str]:
-    """Yield every cookie of the inspector: another one on this host may have set a second."""
+    """Yield the value of each inspector cookie: another inspector on this host may set one too."""
     for pair in ";".join(visitor.headers.getlist("cookie")).split(";"):
         name, _, value = pair.strip().partition("=")
         if name == COOKIE:

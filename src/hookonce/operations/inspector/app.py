@@ -161,7 +161,7 @@ class Inspector:
             await _plain(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, secured)
 
     def _answer_to(self, request: Request, token: str | None) -> ASGIApp:
-        """Return what answers a request, given the token that was in its URL."""
+        """Return the application that answers a request; ``token`` was in the request's URL."""
         path = app_path(request.scope)
         is_safe = request.method in {"GET", "HEAD"}
         if (refusal := self._access.host_refusal(request)) is not None:

@@ -121,7 +121,7 @@ def _text_in(body: bytes, redactor: Redactor) -> str | None:
 
 
 class _Reader:
-    """Reads a JSON value to its end, for its hidden values, and keeps the first tokens.
+    """Reads a whole JSON value to find its hidden values, and keeps only the first tokens.
 
     Attributes:
         is_cut: whether there are more.

@@ -119,7 +119,7 @@ class Journal(StepObserver):
                 self.series.note_answers(kind_of(outcome), number, seconds)
 
     def set_stored_state(self, event_id: str, state: EventState) -> None:
-        """Set the state of an event that the store reports."""
+        """Set the state of an event, as the store has reported it."""
         history = self.history_of(event_id)
         if history is not None and history.state is not state:
             self.version += 1

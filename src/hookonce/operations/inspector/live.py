@@ -74,7 +74,7 @@ class Live:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more pages can be live."""
+        """Whether there are as many open streams as the bounds allow."""
         return self._viewers >= self._bounds.viewers
 
     @property

@@ -82,7 +82,7 @@ def _within(
     is_unknown: bool,
     redactor: Redactor,
 ) -> Iterator[Field]:
-    """Yield the fields of a value; ``shown`` is its path in Python, ``path`` in JSON."""
+    """Yield the fields of a value; ``shown`` is the path to it in Python, ``path`` in JSON."""
     deeper = partial(_within, redactor=redactor)
     if path and redactor.rules.hides(path):
         yield Field(shown, HIDDEN, is_unknown, is_hidden=True)
@@ -108,7 +108,7 @@ def _within(
 
 
 def _members_of(model: BaseModel) -> Iterator[tuple[str, str, Any, bool]]:
-    """Yield for each field in the body: its name, its JSON name, its value, if it is unknown."""
+    """Yield each field in the body: its name, JSON name and value, and whether it is unknown."""
     for name, info in type(model).model_fields.items():
         if name in model.model_fields_set:
             yield name, info.alias or name, getattr(model, name), False

@@ -50,8 +50,8 @@ DEFAULT_KEYS = frozenset(
 _ALWAYS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
 _SIGNATURE = "signature"
 
-# The end of another word is unlikely to be a secret word of this length. So `authtoken` is hidden
-# like `auth_token`.
+# A secret word of at least this length also counts at the end of a longer word, where it is hardly
+# ever there by chance: `authtoken` is hidden like `auth_token`.
 _LEAST_ENDING = 5
 # Only the end of a name is compared.
 _MOST_NAME = 64

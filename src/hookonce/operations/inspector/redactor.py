@@ -45,10 +45,11 @@ _SECRET = re.compile(
 )
 _FIRST_PIECE = re.compile(r"""[^\s"'&,;<>()\[\]{}]++""")
 
-# This many letters of a hidden value in a row are hidden; a shorter value only as a whole word.
+# A piece of a hidden value is hidden if it has at least this many letters and digits; a shorter
+# value is hidden only as a whole word.
 _GRAM = 8
 _MOST_LETTERS = 16 * 1024
-# Name, mark and value together have at least this many characters.
+# A shorter text cannot hold a name, a mark and a value.
 _LEAST_TEXT = 5
 
 _HIGHEST = 0x10FFFF

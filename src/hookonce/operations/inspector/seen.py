@@ -123,12 +123,12 @@ class Seen:
 
     @property
     def kind(self) -> AnswerKind | None:
-        """Kind of its answer; None while the request is in flight."""
+        """The kind of the answer; None while the request is in flight."""
         return None if self.answered is None else kind_of(self.answered.outcome)
 
     @property
     def event_id(self) -> str | None:
-        """Id of its event: signed, or unsigned if the request is not genuine."""
+        """The id of the event: signed, or unsigned if the request is not genuine."""
         if self.verified is not None:
             return self.verified.id
         if self.answered is not None and self.answered.event_id is not None:
@@ -140,14 +140,14 @@ class Seen:
 
     @property
     def event_type(self) -> str | None:
-        """Type of its event: from the signed body, or from an unsigned header."""
+        """The type of the event: from the signed body, or from an unsigned header."""
         if self.answered is not None and self.answered.event_type is not None:
             return self.answered.event_type
         return self.sender_hints.event_type
 
     @property
     def sender_hints(self) -> DeliveryHints:
-        """Unsigned headers of the sender, empty if they were not kept."""
+        """The sender's unsigned headers; empty if they were not kept."""
         if self.hints is not None:
             return self.hints
         if self.received is None:

@@ -205,7 +205,7 @@ def _headers(headers: RawHeaders, redactor: Redactor) -> Iterable[Header]:
 
 
 def _scrubbed(headers: Iterable[Header], redactor: Redactor) -> Iterator[Header]:
-    """Yield headers without the hidden values of the body, if these are known."""
+    """Yield headers without the body's hidden values; unchanged if these values are unknown."""
     for header in headers:
         if header.is_hidden or not redactor.is_complete:
             yield header
@@ -214,7 +214,7 @@ def _scrubbed(headers: Iterable[Header], redactor: Redactor) -> Iterator[Header]
 
 
 def redacted(texts: Iterable[str], redactor: Redactor) -> list[str]:
-    """Return texts such as tracebacks; a value that one of them hides is hidden in all."""
+    """Return texts such as tracebacks; a value that is hidden in one text is hidden in all."""
     shown = [redactor.text(text, by_line=True) for text in texts]
     return [redactor.scrub(text) for text in shown]
 

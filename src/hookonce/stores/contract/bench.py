@@ -61,7 +61,7 @@ def _lacks(store: Store, protocol: type) -> str:
 
 
 class Bench:
-    """A place for data, which is empty at first, and the stores that a rule opens on it.
+    """Storage that is empty at first, and the stores that a rule opens on it.
 
     Args:
         make: makes a store on this place. If the rule is done, all stores are closed.

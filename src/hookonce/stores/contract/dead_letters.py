@@ -230,7 +230,7 @@ async def the_handler_filter_follows_a_running_replay(bench: Bench) -> None:
 async def a_listing_goes_on_after_a_place_although_its_dead_letter_is_gone(
     bench: Bench, seconds: int
 ) -> None:
-    """Also among dead letters of the same moment, which have an order too."""
+    """This also holds for dead letters of the same moment, because they have an order too."""
     store = bench.store
     names = [f"evt_{number}" for number in range(9)]
     for name in names:

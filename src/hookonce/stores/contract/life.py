@@ -61,7 +61,7 @@ _ANSWERS: dict[type[object], Answer] = {
 
 @dataclass
 class _Event:
-    """The event of a rule, and the claim of its owner."""
+    """The event that a rule tests, and the claim of its owner."""
 
     bench: Bench
     owner: Claimed = _STRANGER
@@ -72,7 +72,7 @@ class _Event:
         return self.bench.store
 
     async def bring(self, state: State) -> None:
-        """Bring a new event into a state; if no attempt runs, the lease of the last one is over."""
+        """Bring a new event into a state; if no attempt runs, let the last attempt's lease end."""
         self.dead_unix = self.bench.clock() + HOUR
         match state:
             case State.FREE | State.CLAIMED:
@@ -151,7 +151,7 @@ class _Event:
         return Answer.APPLIED
 
     async def _end(self) -> None:
-        """Let the sender's schedule end, while the owner of a live claim extends its lease."""
+        """Move the clock past the sender's last attempt; extend a live claim to keep it."""
         is_live = (await self.store.stats()).in_flight
         self.bench.clock.advance(HOUR)
         if is_live:

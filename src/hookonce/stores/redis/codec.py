@@ -55,9 +55,9 @@ _CONSTANTS = f"""
 local MOST_FAILURES, WORKER_SECONDS = {MAX_HISTORY}, {WORKER_SECONDS!r}
 local INTERRUPTED = [[{json.dumps(INTERRUPTED)}]]
 """
-# `define_steps` is for speed. Each call of the script creates all its functions; for each variable
-# that a function uses from outside, Lua searches the variables in use of the enclosing function. A
-# function around the steps keeps that list short.
+# `define_steps` is for speed. Each call of the script creates all its functions. For each outer
+# variable that a function uses, Lua then searches a list of the outer variables in use. A function
+# around the steps keeps that list short.
 SCRIPT = b"\n".join(
     [
         _CONSTANTS.encode(),

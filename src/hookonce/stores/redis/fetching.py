@@ -19,7 +19,7 @@ _log = get_logger("hookonce.store")
 
 # A shard that has not answered within this time is left out of the fetch.
 _LOOK_SECONDS = 1.0
-# The shorter limit for shards that did not answer the last time either.
+# The shorter limit for shards that did not answer the last fetch.
 _SILENT_LOOK_SECONDS = 0.05
 # Numbers of calls. They start from the time, so that a new process with the name of an earlier
 # worker has higher numbers; a store that is opened again in this process continues the count.
@@ -72,7 +72,7 @@ class Fetching:
         self._silent: frozenset[int] = frozenset()
 
     def end(self, worker: str) -> int:
-        """Forget a worker, and return a number above those of all its calls."""
+        """Forget a worker; return a call number that is higher than those of its earlier calls."""
         self._workers.pop(worker, None)
         return next(_numbers)
 

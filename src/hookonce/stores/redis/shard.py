@@ -201,7 +201,7 @@ class Shard:
         wait: Sequence[Command],
         heard: Callable[[], None],
     ) -> tuple[list[Any], list[Any]]:
-        """Return the script's reply, and the replies about its durability."""
+        """Call the script; return its reply, and the replies to the commands in ``wait``."""
         connection = await self._connected()
         for script in ((b"EVALSHA", SCRIPT_SHA), (b"EVAL", SCRIPT)):
             commands: list[Command] = [_PRELUDE, self._call(script, now, steps), *wait]

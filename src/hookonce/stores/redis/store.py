@@ -315,7 +315,7 @@ class RedisStore(RedisReports, RedisReconciling):
 
     @property
     def place(self) -> Hashable:
-        """Identifies the store by its URL and prefix."""
+        """The identity of the store: its URL and prefix."""
         return self._settings.identity
 
     @property

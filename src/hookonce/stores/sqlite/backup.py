@@ -35,7 +35,7 @@ class _BackupLock:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        # Without it, a thread that retries could acquire the lock again before the waiting fork.
+        # Without this event, a thread that retries could take the lock before a waiting fork.
         self.may_begin = threading.Event()
         self.may_begin.set()
         self._statement_lock = threading.Lock()

@@ -76,7 +76,7 @@ class StepJob(Job[T]):
 
 
 def commit(file: OpenFile, batch: Sequence[Job[Any]]) -> None:
-    """Do the jobs in one transaction; if one job's values are at fault, in one for each job."""
+    """Do all jobs in one transaction, or each in its own if the values of one job are at fault."""
     try:
         _transact(file, batch)
     except Exception as error:
@@ -158,6 +158,6 @@ def _resolve(jobs: Sequence[Job[Any]], seconds: float) -> None:
             job.future.set_exception(job.error)
         else:
             job.future.set_result(job.outcome)
-    # Last, so that a failing listener keeps no caller from its answer.
+    # Notify last: if a listener raises, all callers have their answers already.
     for flushes, calls in Counter(job.flushes for job in jobs).items():
         flushes.notify(calls, seconds)

@@ -34,7 +34,7 @@ class MovedError(StoreError):
 
 
 class _Identities(NamedTuple):
-    """The identities of the three files; None for a file that does not exist."""
+    """The identities of the database file, its log and the log's index; None for a missing file."""
 
     file: Identity | None
     log: Identity | None
@@ -119,7 +119,7 @@ class OpenFile:
         if now != self._own:
             if now.file != self._own.file:
                 self._checkpoint()
-                # Not if only a link was changed.
+                # If only a link was changed, the file is still in use, and so is its log.
                 if identity_of(self._resolved) != self._own.file:
                     self._remove_log()
                 if now.file is None:

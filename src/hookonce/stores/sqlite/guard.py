@@ -68,7 +68,7 @@ def files_of(path: str | Path) -> set[Identity]:
 def check_alone(path: str) -> None:
     """Raise StoreError if another library of this process has a guarded database open already."""
     files = files_of(path)
-    # apsw's own connections would be listed too, so the check is skipped while it has some.
+    # The check would also find apsw's own connections: skip it while apsw has the files open.
     own = sum(not files.isdisjoint(guard.files) for guard in tuple(_guards))
     if own > 1 or _apsw_has_open(files):
         return

@@ -90,7 +90,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         await self._run(lambda _: None)  # the writer opens the file
 
     async def warnings(self) -> tuple[str, ...]:
-        """Return no warnings, or raise StoreError if the file cannot be used."""
+        """Return no warnings; raise StoreError if the file cannot be used."""
         await self.open()
         return ()
 
@@ -196,7 +196,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
 
     @property
     def place(self) -> Path:
-        """Identifies the file: two stores on one file have equal places."""
+        """The identity of the store: the same for all stores on one file."""
         return self.path
 
     def change_event(

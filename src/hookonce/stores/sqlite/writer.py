@@ -93,7 +93,7 @@ class _Jobs:
             with contextlib.suppress(queue.Empty):
                 self._wakes.get(timeout=wait)
         self._waking.clear()
-        is_closed = self._is_closed  # read first: after it, no job is added
+        is_closed = self._is_closed  # read this first: once it is true, no job is added
         count = min(len(self._waiting), _MOST_STEPS)
         self._is_full = count == _MOST_STEPS
         batch = [self._waiting.popleft() for _ in range(count)]

@@ -3,7 +3,7 @@
 
 -- A reply with more bodies than this would block the server, and might time out over a slow network.
 local MOST_FETCHED_BYTES = 1024 * 1024
--- A worker's last fetch is remembered for longer than a client repeats it, or a network delays it.
+-- How long a worker's last fetch is remembered: longer than a client repeats a fetch, or a network delays it.
 local FETCH_SECONDS = 60
 
 local function body_name(key)
@@ -174,8 +174,8 @@ local function remember_fetch(last, number, token, keys)
   redis.call('PEXPIRE', last, milliseconds(FETCH_SECONDS))
 end
 
--- The token of the worker's last fetch from this shard, '' if there is none; also notes that the worker runs. nil if
--- this call is late: a network may deliver a call after the worker has repeated it, and nobody reads its reply.
+-- Notes that the worker runs, and returns the token of its last fetch from this shard, or '' if there is none. Returns
+-- nil if this call is late: a network may deliver a call after the worker has repeated it, and nobody reads the reply.
 local function last_fetch(last, number, endpoint, worker)
   local known = redis.call('LRANGE', last, 0, 1)
   if tonumber(number) < (tonumber(known[1]) or 0) then return nil end

@@ -19,8 +19,9 @@ if latest_end then
   if redis.call('PTTL', LIVE) < tonumber(wanted) then redis.call('PEXPIRE', LIVE, wanted) end
 end
 if ARGV[4] == '1' then
-  -- The caller waits until the last write of this connection is durable, and so all writes before it. Without this write,
-  -- a call that only reads would not wait: for a record of another connection, or of an earlier try of the same call.
+  -- The caller waits until this connection's last write is durable; all writes before it are durable then, too. A call
+  -- that only reads needs a write of its own to wait for: it may have read a record that another connection, or an
+  -- earlier try of the same call, has just written.
   pass_when_full()
   redis.call('SET', base .. ':t', text(now), 'PX', 60000)
 end

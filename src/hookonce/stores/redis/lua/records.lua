@@ -1,5 +1,5 @@
--- The record of an event. For a done event it says until when; for another event it holds the attempts, the live
--- claim and the entry in the inbox.
+-- The record of an event. For a done event it holds the time until which the event is remembered; for any other event
+-- it holds the attempts, the live claim and the entry in the inbox.
 
 local function name_of(key)
   return base .. ':a:' .. key

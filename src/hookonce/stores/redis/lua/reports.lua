@@ -67,8 +67,8 @@ function ops.known(arg)
   return found
 end
 
--- Arguments: endpoint, how many seconds an application is remembered, how many are remembered, the application to
--- register or ''. Reply: the applications, each with the time of its last registration.
+-- Arguments: endpoint, how many seconds an application is remembered, how many applications are remembered, the
+-- application to register or ''. Reply: the applications, each with the time of its last registration.
 function ops.register(arg)
   local name, own = base .. ':p:' .. arg[1], arg[4]
   local since = text(now - tonumber(arg[2]))
@@ -81,7 +81,7 @@ function ops.register(arg)
   return redis.call('ZRANGEBYSCORE', name, '(' .. since, '+inf', 'WITHSCORES')
 end
 
--- Arguments: endpoint, for how many seconds an operator's look counts, how many lines are kept, the lines.
+-- Arguments: endpoint, how many seconds an operator counts as watching, how many lines are kept, the lines.
 -- Reply: '1' if an operator follows, else '0'.
 function ops.publish(arg)
   local endpoint, lines = arg[1], base .. ':h:' .. arg[1]
@@ -96,7 +96,7 @@ function ops.publish(arg)
   return '1'
 end
 
--- Arguments: endpoint, for how many seconds an operator's look counts, the place after the last known line or ''.
+-- Arguments: endpoint, how many seconds an operator counts as watching, the place after the last known line or ''.
 -- Reply: the place after the last line, and the lines since the given place.
 function ops.follow(arg)
   local endpoint, place = arg[1], tonumber(arg[3])
