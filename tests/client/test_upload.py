@@ -202,7 +202,7 @@ class Service(httpx2.AsyncBaseTransport):
         ),
     ],
 )
-async def test_a_service_in_the_open_sends_no_file_inward_or_in_the_clear(
+async def test_a_service_in_the_open_sends_no_file_to_a_private_address_or_unencrypted(
     address: str, words: str
 ) -> None:
     service = Service(address)
@@ -238,12 +238,12 @@ async def test_a_service_may_send_a_file_where_it_is_itself_and_into_the_open(
     assert str(service.asked[1].url) == address.removesuffix("a") + "…"
 
 
-async def test_a_name_that_leads_inward_is_found_when_it_is_looked_up(
+async def test_a_name_of_a_private_address_is_found_when_it_is_looked_up(
     client: Client, api: ScriptedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Treat 127.0.0.1 as a public address, and 127.0.0.2 as a private one."""
     monkeypatch.setattr(
-        "hookonce.client.connection._is_inward", lambda host: host in {"127.0.0.2", "::1"}
+        "hookonce.client.connection._is_private_host", lambda host: host in {"127.0.0.2", "::1"}
     )
     got: list[bytes] = []
 

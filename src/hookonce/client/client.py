@@ -89,7 +89,7 @@ class Client:
         if fault is None and "?" in base_url:
             fault = "takes no query"
         if fault is not None:
-            del base_url  # it may hold a password
+            del base_url  # the URL may hold a password
             refusal = ValueError(f"base_url {fault}")
             refusal.add_note("Client(…, allow_http=True) allows http to other machines")
             raise refusal

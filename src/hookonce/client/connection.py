@@ -52,8 +52,8 @@ _MOST_PROBLEMS = 5
 _MOST_ANSWER_BYTES = 16 * 1024 * 1024
 _TOO_LONG = f"the answer is longer than {_MOST_ANSWER_BYTES >> 20} MiB; ask for smaller pages"
 
-# A parsed value costs far more memory than its bytes, and a wrong value costs an error as well. A
-# page of 100 posts on 50 channels each has 20,000 values.
+# A parsed value uses far more memory than its bytes, and an invalid value adds an error object. A
+# page of 100 posts with 50 channels each has 20,000 values.
 _MOST_VALUES = 100_000
 _TOO_MANY = f"the answer has more than {_MOST_VALUES} values; ask for smaller pages"
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -62,8 +62,9 @@ _BEFORE_A_VALUE = (b",", b"[", b"{")
 
 _ENCODED_TWICE = "the answer is compressed more than once"
 
-# The service may not set these headers of an upload. Some control the connection or the destination
-# (RFC 9110, 7.2 and 7.6.1), the length is known here, and the storage gets no cookies.
+# Upload headers that the service asks for, but that the client does not send. Some control the
+# connection or the destination (RFC 9110, 7.2 and 7.6.1); the client computes the length itself;
+# the storage gets no cookies.
 _NO_UPLOAD_HEADERS = frozenset(
     {
         *("connection", "content-length", "cookie", "expect", "host", "http2-settings"),
@@ -75,7 +76,7 @@ _NO_ADDRESS = (
     "must be an https URL such as https://api.example.com, without a user or password; http is"
     " allowed for this machine only"
 )
-_INWARD = (
+_PRIVATE_ADDRESS = (
     "the service is on the internet, but named an address on this machine or in a private network;"
     " if this is right, send the file yourself between start_upload and complete"
 )
@@ -130,12 +131,12 @@ class Connection:
         allow_http: bool,
         transport: httpx2.AsyncBaseTransport | None,
     ) -> None:
-        self.base_url = base_url.rstrip("/").removesuffix("/v1")  # operations add /v1
+        self.base_url = base_url.rstrip("/").removesuffix("/v1")  # the operations add /v1
         self._allow_http = allow_http
         base = urlsplit(self.base_url)
         self._host, self._scheme = base.hostname or "", base.scheme
-        # Also becomes true once a connection has led to a private address.
-        self._is_inward = _is_inward(self._host)
+        # A connection to a private address sets this to true later.
+        self._service_is_private = _is_private_host(self._host)
         self._key = key
         self._patience = patience
         self._answer_seconds = answer_seconds
@@ -143,13 +144,13 @@ class Connection:
         self._http = httpx2.AsyncClient(
             transport=transport,
             timeout=None,  # `_exchange` has one time limit for the whole exchange
-            # No cookies: a cookie of the service would be sent to a storage on the same domain.
+            # The storage may be on the service's domain, and must not get the service's cookies.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             follow_redirects=False,
-            # A proxy from the environment cannot reach this machine.
+            # A proxy named in the environment cannot reach this machine.
             trust_env=not _is_this_machine(self._host),
         )
-        self._is_traced = transport is None  # other transports may not call the trace extension
+        self._is_traced = transport is None  # another transport may not support the trace extension
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def aclose(self) -> None:
@@ -214,12 +215,12 @@ class Connection:
         if self._shows_key(url, *given.values()):
             raise UploadError(media_id, "the service wants the API key sent to the storage")
         file = _Watched(content)
-        # Built without the client, which would add its own headers.
+        # `httpx2.AsyncClient.build_request` would add the client's own headers.
         sent = {**given, "content-length": str(size)}
         request = httpx2.Request(method, address, headers=sent, content=file)
-        request.url = address  # the constructor replaces our URL by one that shows its path
-        is_free = self._is_inward or address.host == self._host
-        result = await self._exchange(request, seconds, _Way(request, may_go_inward=is_free))
+        request.url = address  # the constructor's copy would show the path in the log
+        is_free = self._service_is_private or address.host == self._host
+        result = await self._exchange(request, seconds, _Way(request, may_reach_private=is_free))
         if isinstance(result, _NoAnswer):
             if file.error is not None:
                 raise file.error
@@ -233,23 +234,23 @@ class Connection:
         return any(key in text for text in texts)
 
     def _fault_of_upload(self, url: str) -> str | None:
-        """Return why an upload may not go to an address, by its text alone; None if it may."""
+        """Return why an upload may not go to an address, judged by its text; None if it may."""
         if fault_of_address(url, allow_http=self._allow_http) is not None:
             return "the service named an address that cannot be used"
         parts = urlsplit(url)
         if parts.scheme != "https" and self._scheme == "https":
             return "the service uses https, but named an http address"
         host = parts.hostname or ""
-        if host != self._host and not self._is_inward and _is_inward(host):
-            return _INWARD
+        if host != self._host and not self._service_is_private and _is_private_host(host):
+            return _PRIVATE_ADDRESS
         return None
 
     async def _attempt(self, operation: Operation) -> _Answer | _Failure:
         """Send a request once; return a 2xx answer, or the failure."""
         request = self._request(operation)
-        way = _Way(request, may_go_inward=True)
+        way = _Way(request, may_reach_private=True)
         result = await self._exchange(request, self._answer_seconds, way, reads=True)
-        self._is_inward = self._is_inward or way.went_inward
+        self._service_is_private = self._service_is_private or way.reached_private
         if isinstance(result, _NoAnswer):
             return _Failure(
                 NoAnswerError(
@@ -304,8 +305,8 @@ class Connection:
             return _NoAnswer(f"cannot connect ({type(error).__name__})", may_have_arrived=False)
         except httpx2.UnsupportedProtocol:
             return _NoAnswer("unknown protocol", may_have_arrived=False, is_lasting=True)
-        except _InwardError:
-            return _NoAnswer(_INWARD, may_have_arrived=False, is_lasting=True)
+        except _PrivateAddressError:
+            return _NoAnswer(_PRIVATE_ADDRESS, may_have_arrived=False, is_lasting=True)
         except (TimeoutError, httpx2.TimeoutException):
             what = "answer" if way.was_sent else "connection"
             return _NoAnswer(f"no {what} within {seconds:g} s", may_have_arrived=way.was_sent)
@@ -325,46 +326,46 @@ class Connection:
             await way.end()
 
 
-class _InwardError(Exception):
+class _PrivateAddressError(Exception):
     """Raised if an upload would connect to this machine or to a private network."""
 
 
 class _Way:
-    """Follows the connection of one request; httpx2 calls ``note`` as its trace extension.
+    """Traces the connection of one request; httpx2 calls ``note`` as its trace extension.
 
     Args:
-        may_go_inward: whether it may go to this machine or to a private network.
+        may_reach_private: whether the request may go to this machine or to a private network.
 
     Attributes:
         was_sent: whether the service may have received a part of the request.
-        went_inward: whether a new connection led to this machine or to a private network.
+        reached_private: whether a new connection led to this machine or to a private network.
     """
 
-    def __init__(self, request: httpx2.Request, *, may_go_inward: bool) -> None:
+    def __init__(self, request: httpx2.Request, *, may_reach_private: bool) -> None:
         self._host = request.url.raw_host.decode("ascii")
-        self._may_go_inward = may_go_inward
+        self._may_reach_private = may_reach_private
         self._is_direct = True
         self._stream: Any = None
         self.was_sent = False
-        self.went_inward = False
+        self.reached_private = False
 
     async def note(self, event: str, info: Mapping[str, Any]) -> None:
-        """Record a step of httpx2; raise ``_InwardError`` before a forbidden upload is sent."""
+        """Record a step of httpx2; raise ``_PrivateAddressError`` to stop a forbidden upload."""
         match event.partition(".")[2]:
             case "connect_tcp.started":
-                self._is_direct = info["host"] == self._host  # otherwise the host is a proxy
+                self._is_direct = info["host"] == self._host  # another host is a proxy
             case "connect_tcp.complete":
                 self._stream = info["return_value"]
                 peer = self._stream.get_extra_info("server_addr")
-                self.went_inward = self._is_direct and _is_inward(str(peer[0]))
-                if self.went_inward and not self._may_go_inward:
-                    raise _InwardError
+                self.reached_private = self._is_direct and _is_private_host(str(peer[0]))
+                if self.reached_private and not self._may_reach_private:
+                    raise _PrivateAddressError
             case "send_request_headers.started":
-                self._stream = None  # the pool of httpx2 now closes the connection
+                self._stream = None  # from here the pool of httpx2 closes the connection
                 self.was_sent = self.was_sent or info["request"].method != b"CONNECT"
 
     async def end(self) -> None:
-        """Close an unfinished connection: httpx2 leaks the connection if it is cancelled."""
+        """Close an unfinished connection, which httpx2 leaks if the task is cancelled."""
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.aclose()
@@ -407,7 +408,7 @@ async def _answer_of(response: httpx2.Response, *, reads: bool) -> _Answer:
 
 
 def _values_in(content: bytes | bytearray) -> int:
-    """Return an upper bound of the number of values in JSON; exact if the number is large."""
+    """Return an upper bound for the number of JSON values; the exact number if it is large."""
     count = sum(map(content.count, _BEFORE_A_VALUE))
     if count <= _MOST_VALUES:
         return count
@@ -443,7 +444,7 @@ def _wait_after(failure: _Failure, operation: Operation, attempt: int) -> float 
     """Return the seconds to wait before the next attempt, or None to stop."""
     if failure.is_lasting:
         return None
-    if failure.status == HTTPStatus.TOO_MANY_REQUESTS:  # the service did nothing
+    if failure.status == HTTPStatus.TOO_MANY_REQUESTS:  # the service did not process the request
         return failure.retry_after
     is_passing = failure.status is None or failure.status in _PASSING
     if is_passing and (operation.is_repeatable or failure.is_certain):
@@ -452,7 +453,7 @@ def _wait_after(failure: _Failure, operation: Operation, attempt: int) -> float 
 
 
 class _Watched:
-    """The pieces of a file; tells a read error of the file from an error of the network."""
+    """The pieces of an uploaded file; remembers an error that reading the file raised."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         self._pieces = pieces
@@ -483,7 +484,7 @@ def fault_of_address(url: str, *, allow_http: bool) -> str | None:
         parts = urlsplit(url)
         host, has_user = parts.hostname or "", parts.username is not None
         _ = parts.port  # raises ValueError for a wrong port
-        httpx2.URL(url)  # raises for URLs that urlsplit accepts
+        httpx2.URL(url)  # raises ValueError for some URLs that urlsplit accepts
     except (ValueError, TypeError, AttributeError, httpx2.InvalidURL):
         return _NO_ADDRESS
     is_safe = parts.scheme == "https" or (
@@ -526,7 +527,7 @@ def _refused(operation: Operation, answer: _Answer, key: str) -> _Failure:
 
 
 def _key_sent(request: httpx2.Request) -> str:
-    """Return the key in a request's headers: the provider may have another key by now."""
+    """Return the key from a request's headers; the provider may have changed its key since."""
     return request.headers["authorization"].removeprefix("Bearer ")
 
 
@@ -566,7 +567,7 @@ def _is_this_machine(host: str) -> bool:
         return False
 
 
-def _is_inward(host: str) -> bool:
+def _is_private_host(host: str) -> bool:
     """Return whether a host belongs to this machine or to a private network."""
     name = host.rstrip(".").lower()
     try:

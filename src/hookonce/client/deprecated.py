@@ -23,7 +23,7 @@ _OF_A_TARGET = {"social_account_id": "channel_id"}
 
 
 def current_names(post: PostLike) -> PostInput:
-    """Return a post without old names.
+    """Return a post with the current names of its fields.
 
     Raises:
         ValueError: an old name and its new name hold different values; or the interface does not
@@ -34,7 +34,7 @@ def current_names(post: PostLike) -> PostInput:
         post = PostInput.model_validate(post)
     targets = []
     for target in post.targets:
-        # Not a comprehension: in Python 3.11 its frame would change the stack level of the warning.
+        # In Python 3.11 a comprehension has its own frame, which would change the stack level.
         targets.append(_renamed(target, _OF_A_TARGET))  # noqa: PERF401 - see above
     return _renamed(post, _OF_A_POST).model_copy(update={"targets": targets})
 

@@ -1,4 +1,4 @@
-"""The API key: given, from the environment or from a file, and never shown."""
+"""Sources of the API key: an argument, an environment variable or a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _log = get_logger("hookonce.client")
 
 KEY_VARIABLE = "HOOKONCE_API_KEY"
 
-# Visible ASCII. RFC 6750, 2.1, allows less, but the interface does not show the form of a key.
+# Visible ASCII. RFC 6750, 2.1, allows fewer characters; the interface does not define the key's
+# form.
 _KEY = re.compile(r"[!-~]{1,4096}")
 
 
@@ -24,12 +25,12 @@ class KeyProvider(Protocol):
     """A source of the API key, which may change while the program runs."""
 
     def current(self) -> str:
-        """Return the key; called for every request."""
+        """Return the key that the next request sends."""
         ...
 
 
 KeySource: TypeAlias = str | KeyProvider
-"""An API key, or a provider of the key in force."""
+"""An API key, or a provider that returns the current key."""
 
 
 class Key:
@@ -91,7 +92,7 @@ class EnvironmentKey:
 
 
 class FileKey:
-    """The API key in a file, read at each request, so that it can change while the program runs.
+    """Reads the API key from a file at each request, so that the key can change at any time.
 
     If the file at ``path`` cannot be used, the last good key stays in use and an error is logged.
 

@@ -13,10 +13,10 @@ from .errors import UnreadableAnswerError
 R = TypeVar("R", bound=Resource)
 
 LARGEST_PAGE = 100
-"""Limits: Page size. A page costs one request of the quota, whatever its size."""
+"""The largest page (interface, Limits: Page size). Each page costs one request of the quota."""
 
 _MOST_EMPTY_PAGES = 10
-"""The most empty pages in a row. None is expected: a cursor is the id of a page's last item."""
+"""Stop after this many empty pages in a row: the service is not expected to send any."""
 
 
 def texts(name: str, values: Iterable[str]) -> list[str]:

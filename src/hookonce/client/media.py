@@ -22,7 +22,7 @@ Source: TypeAlias = (
 _Bytes: TypeAlias = memoryview | BinaryIO | AsyncIterable[bytes]
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Called with the number of bytes sent so far, and with the number of all bytes."""
+"""A function that gets the number of bytes sent so far, and the total number of bytes."""
 
 _PIECE_BYTES = 256 * 1024
 

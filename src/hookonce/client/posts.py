@@ -101,7 +101,7 @@ class Posts:
         return (await self._connection.ask(operation, Item[DeletedPost])).data
 
     async def publish(self, post_id: str) -> PublishedPost:
-        """Queue every channel that is not published yet; events report the result of each."""
+        """Queue every channel that has not published the post yet; events report each result."""
         operation = Operation("POST", f"{_path(post_id)}/publish")
         return (await self._connection.ask(operation, Item[PublishedPost])).data
 

@@ -11,7 +11,7 @@ _log = get_logger("hookonce.client")
 
 
 class Quota(NamedTuple):
-    """The rest of the day's quota at the last answer; all keys of a workspace share the quota.
+    """The rest of the day's quota at the last answer; all keys of a workspace share one quota.
 
     Attributes:
         limit: requests in a day.
@@ -25,7 +25,7 @@ class Quota(NamedTuple):
 
 
 QuotaListener: TypeAlias = Callable[[Quota], object]
-"""A function that is called with each new state of the rate limit."""
+"""A function that is called with the quota when little of it is left."""
 
 
 class QuotaWatch:

@@ -140,7 +140,7 @@ class Webhooks:
     async def _issued(
         self, operation: Operation, keep: Callable[[str, str | None], object] | None
     ) -> WebhookEndpoint:
-        """Return an endpoint whose secret only this answer shows."""
+        """Send an operation whose answer contains a new secret, and return the endpoint."""
 
         def keep_secret(content: bytes) -> None:
             if keep is not None and (found := _secret_in(content)) is not None:
@@ -152,7 +152,7 @@ class Webhooks:
 
 
 def _secret_in(content: bytes) -> tuple[str, str | None] | None:
-    """Return the secret in an answer, with the endpoint's id or None; None without a secret."""
+    """Return the secret and the endpoint's id from an answer; None if there is no secret."""
     try:
         answer = json.loads(content)
     except (ValueError, RecursionError):
