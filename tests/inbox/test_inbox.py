@@ -398,7 +398,7 @@ class TestWorkersOfTheirOwn:
             assert len(first.contexts) + len(second.contexts) == 20
         assert handler.contexts == []
 
-    async def test_an_inbox_nobody_works_on_is_an_error_and_not_ready(
+    async def test_an_inbox_without_separate_workers_is_an_error_and_a_warning_and_still_ready(
         self,
         make_receiver: Callable[..., Receiver],
         caplog: pytest.LogCaptureFixture,
@@ -406,19 +406,23 @@ class TestWorkersOfTheirOwn:
         receiver = make_receiver(embedded=False)
         Handler(receiver)
         async with delivering(receiver, SECRET) as sender:
-            assert not (await receiver.check()).ready
+            assert (await receiver.check()).ready
             (await sender.send(comment())).expect(202, "stored")
             await until(lambda: "the inbox of default has no worker" in caplog.text)
             [record] = [r for r in caplog.records if "has no worker" in r.getMessage()]
             assert record.levelno == logging.ERROR
-            [problem] = (await receiver.check()).problems
-            assert "`hookonce worker`" in problem
+            readiness = await receiver.check()
+            assert readiness.problems == ()
+            [warning] = readiness.warnings
+            assert "`hookonce worker`" in warning
+            required = readiness.requiring_workers()
+            assert (required.ready, required.problems, required.warnings) == (False, (warning,), ())
             await sender.send(comment())
             assert caplog.text.count("has no worker") == 1  # not with every delivery
             async with worker_beside(make_receiver):
                 await empty_inbox(receiver)
-                assert (await receiver.check()).ready
-            assert not (await receiver.check()).ready
+                assert (await receiver.check()).requiring_workers().ready
+            assert not (await receiver.check()).requiring_workers().ready
 
     async def test_a_worker_whose_task_was_cancelled_by_others_works_no_more(
         self, receiver: Receiver, caplog: pytest.LogCaptureFixture

@@ -58,9 +58,14 @@ def application_of(
 
     async def readiness() -> Readiness:
         checks = [(one.endpoint, await one.recent_check()) for one in receivers]
+
+        def named(part: Callable[[Readiness], Iterable[str]]) -> tuple[str, ...]:
+            return tuple(f"{name}: {text}" for name, check in checks for text in part(check))
+
         return Readiness(
-            tuple(f"{name}: {text}" for name, check in checks for text in check.problems),
-            tuple(f"{name}: {text}" for name, check in checks for text in check.warnings),
+            named(lambda check: check.problems),
+            named(lambda check: check.warnings),
+            without_workers=named(lambda check: check.without_workers),
         )
 
     routes = [*health_routes(readiness, token=health_token), *more]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 
 from starlette.requests import Request
@@ -40,17 +40,24 @@ class Readiness:
         warnings: faults that an operator should repair, though deliveries are accepted.
         secrets: the fingerprints of the current secrets, newest first.
         refused: the refused deliveries since the last genuine one; None after a genuine one.
+        without_workers: those of the warnings that say that no separate worker handles an inbox.
     """
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     refused: Refusals | None = None
+    without_workers: tuple[str, ...] = ()
 
     @property
     def ready(self) -> bool:
         """True if there are no problems."""
         return not self.problems
+
+    def requiring_workers(self) -> Readiness:
+        """Return the same with the lack of separate workers as a problem instead of a warning."""
+        warnings = tuple(text for text in self.warnings if text not in self.without_workers)
+        return replace(self, problems=self.problems + self.without_workers, warnings=warnings)
 
 
 _SHUTTING_DOWN = Readiness(("the receiver is shutting down",))
@@ -62,6 +69,7 @@ class ReadinessCheck:
     Args:
         watches: return warnings; may raise SecretError.
         inbox: returns the problem of the receiver's inbox, if there is one; may raise StoreError.
+        has_separate_workers: whether other processes handle the inbox.
         secrets: returns the current secrets; may raise SecretError.
         refusals: returns the refused deliveries since the last genuine one.
     """
@@ -75,6 +83,7 @@ class ReadinessCheck:
         watches: Iterable[Callable[[], tuple[str, ...]]],
         registration: Registration,
         inbox: Callable[[], Awaitable[str | None]] | None,
+        has_separate_workers: bool,
         secrets: Callable[[], tuple[str, ...]],
         refusals: Callable[[], Refusals | None],
     ) -> None:
@@ -84,6 +93,7 @@ class ReadinessCheck:
         self._watches = tuple(watches)
         self._registration = registration
         self._inbox = inbox
+        self._has_separate_workers = has_separate_workers
         self._secrets = secrets
         self._refusals = refusals
         self._last = Readiness()
@@ -107,6 +117,7 @@ class ReadinessCheck:
             return _SHUTTING_DOWN
         problems: list[str] = []
         warnings: tuple[str, ...] = ()
+        without_workers: tuple[str, ...] = ()
         fingerprints: tuple[str, ...] = ()
         limits, store = self._dependencies.limits, self._store
         if overdue := self._attempts.overdue:
@@ -123,13 +134,18 @@ class ReadinessCheck:
             if self._inbox is None:
                 warnings += await self._stranded()
             elif (problem := await self._inbox()) is not None:
-                problems.append(problem)
+                if self._has_separate_workers:
+                    # Deliveries can still be stored, so the process must go on receiving them.
+                    without_workers = (problem,)
+                    warnings += without_workers
+                else:
+                    problems.append(problem)
         except StoreError as error:
             _log.warning("not ready: %s", error)
             problems.append("the store does not work; the log says why")
         except SecretError as error:
             problems.append(f"no delivery can be verified: {error}")
-        return Readiness(tuple(problems), warnings, fingerprints, self._refusals())
+        return Readiness(tuple(problems), warnings, fingerprints, self._refusals(), without_workers)
 
     async def _refresh(self) -> None:
         self._last = await self.now()
@@ -171,6 +187,9 @@ def health_routes(
 ) -> list[Route]:
     """Return routes for ``/livez`` (the process answers) and ``/readyz`` (it accepts deliveries).
 
+    If separate processes handle the inbox, their absence is only a warning, since deliveries can
+    still be stored; ``/readyz?workers=required`` makes it a problem.
+
     Both need no token. Problems and warnings contain paths and counts, so ``/readyz`` shows them
     only to callers with the token.
 
@@ -189,6 +208,8 @@ def health_routes(
 
     async def readyz(request: Request) -> Response:
         readiness = await recent()
+        if request.query_params.get("workers") == "required":
+            readiness = readiness.requiring_workers()
         content: dict[str, object] = {"ready": readiness.ready}
         if token is not None and has_bearer(request.scope, token):
             content |= _details(readiness)

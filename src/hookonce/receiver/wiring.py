@@ -122,6 +122,7 @@ class Wiring:
             ),
             registration=registration,
             inbox=None if self.intake is None else self.intake.problem,
+            has_separate_workers=settings.inbox is not None and not settings.inbox.embedded,
             secrets=settings.current_secrets,
             refusals=lambda: self.refusals.current,
         )
