@@ -138,7 +138,7 @@ async def test_a_stop_is_not_undone_by_a_call_that_is_late_at_the_same_moment(
         request = asyncio.create_task(deliver(receiver, event, attempt=9))
         await until(lambda: store.calls["keep"])
         [run] = receiver._wiring.attempts._by_task.values()  # both in one turn of the loop
-        run.look(asyncio.get_running_loop().time() + 0.2)
+        run.enforce_limits(asyncio.get_running_loop().time() + 0.2)
         run.stop()
         assert answer_of(await request) == (503, "shutting_down")
     assert ran == []

@@ -33,7 +33,7 @@ class Answer:
 
     def give(self, outcome: Outcome) -> None:
         """Answer the request, unless the answer is a success already."""
-        if self.outcome is HANDLED or self.outcome is STALE:
+        if self.is_success:
             return
         self.outcome = outcome
         if not self.future.done():

@@ -6,16 +6,15 @@ workers that fetch the same event, join the attempt, so that an event is never h
 once. The attempt *has* a lease, an answer, a handling and an origin: the lease calls the store, the
 handling runs the handlers, and the pure function `decide` says what follows.
 
-`look` enforces the time limits. `Attempts` calls it every few milliseconds, and it cancels a wait
-that takes too long.
+`Attempts` calls `enforce_limits` every few milliseconds: it cancels each wait that takes too long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from http import HTTPStatus
 from math import inf
@@ -41,8 +40,8 @@ from ..watching.records import EventBuried, EventClaimed, EventDeferred, EventRe
 from .answer import Answer
 from .calls import Calls
 from .dependencies import Dependencies
-from .handling import FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS, Handling
-from .lease import Lease
+from .handling import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, Handling
+from .lease import Instant, Lease
 from .limits import store_seconds_within
 from .origin import Origin, Queued, Request
 from .verdict import (
@@ -61,7 +60,6 @@ from .verdict import (
 
 _log = get_logger("hookonce")
 
-_NONE: frozenset[str] = frozenset()
 _QUARANTINED = Outcome(HTTPStatus.ACCEPTED, Reason.QUARANTINED)
 
 
@@ -78,24 +76,20 @@ class Phase(IntEnum):
     """The handlers have ended, and the store releases or buries the event."""
     LATE = 4
     """The lease ended before the store answered: others may have the event."""
-    RETURNING = 5
+    GIVING_UP = 5
     """A call to the store failed; a claim that it may have made is released, and nobody waits."""
     ENDED = 6
     """The attempt needs its claim no longer."""
 
 
-# Module constants, since looking up a member of an enum calls a property in Python 3.11.
-CLAIMING, HANDLING, SUCCEEDED, FAILED, LATE, RETURNING, ENDED = Phase
+# Module constants: up to Python 3.11, each lookup of an enum's member calls a Python function, and
+# the lookups of one delivery together take more than a hundredth of it.
+CLAIMING, HANDLING, SUCCEEDED, FAILED, LATE, GIVING_UP, ENDED = Phase
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Attempt:
     """One attempt at an event, from its arrival to its end.
-
-    Args:
-        held: the claim, if the store has granted it already.
-        held_since: when the process asked for that claim, by ``time.monotonic`` and in the event
-            loop's time.
 
     Attributes:
         dependencies: what all attempts of the receiver share.
@@ -120,18 +114,16 @@ class Attempt:
     handlers: Sequence[Handler] = ()
     fault: str = ""
     ignored: Outcome | None = None
-    held: InitVar[Claimed | None] = None
-    held_since: InitVar[tuple[float, float]] = (0.0, 0.0)
     key: DeliveryKey = field(init=False)
     phase: Phase = CLAIMING
     lease: Lease = field(init=False)
     answer: Answer = field(init=False)
     handling: Handling = field(init=False)
     _queued: Queued | None = field(init=False)  # the origin, if it is the inbox
-    _success: Outcome = HANDLED
+    _success: Outcome | None = None  # the answer, once every handler has succeeded
     _token: Token | None = None
 
-    def __post_init__(self, held: Claimed | None, held_since: tuple[float, float]) -> None:
+    def __post_init__(self) -> None:
         dependencies, origin, loop = self.dependencies, self.origin, asyncio.get_running_loop()
         self.key = self.delivery.key
         self.lease = lease = Lease(dependencies, self.delivery, self.key, self.handlers, loop)
@@ -139,9 +131,6 @@ class Attempt:
         calls = Calls(dependencies.threads, dependencies.limits.handler_timeout_seconds, loop)
         self._queued = origin if isinstance(origin, Queued) else None
         self.handling = Handling(dependencies, lease, self.event, origin, calls, origin.is_last)
-        if held is not None:
-            lease.hold(held, *held_since)
-            self.phase = HANDLING
 
     @property
     def task(self) -> asyncio.Task[None]:
@@ -156,12 +145,17 @@ class Attempt:
     @property
     def has_succeeded(self) -> bool:
         """Whether every handler has succeeded, even if the store does not know it yet."""
-        return self.phase is SUCCEEDED or self.answer.is_success
+        return self._success is not None
 
     @property
     def is_busy(self) -> bool:
         """Whether the attempt still claims the event or runs its handlers."""
         return self.phase <= HANDLING
+
+    def hold(self, claim: Claimed, asked_at: Instant) -> None:
+        """Begin with a claim that the store has granted already."""
+        self.lease.hold(claim, *asked_at)
+        self.phase = HANDLING
 
     async def go(self) -> None:
         """Run the whole attempt: claim, run the handlers, settle."""
@@ -171,7 +165,7 @@ class Attempt:
         if self.fault:
             await self._quarantine()
             return
-        absent = self.lease.absent if claim.outstanding else _NONE
+        absent = self.lease.absent if claim.outstanding else frozenset()
         if self.ignored is not None and not self.handlers and not absent:
             self.answer.give(self.ignored)
             await self._give_back()
@@ -180,7 +174,7 @@ class Attempt:
             # The sender may not come again: keep the body first, in case this process crashes.
             until = comes_until(self.event, origin.sent_at)
             self.handling.last_chance = until is None
-            if self.dependencies.store.keeps_bodies and not await self._is_kept(claim, until):
+            if await self._keep_body(claim, until) is Ownership.LOST:
                 self.answer.give(later(Reason.IN_FLIGHT))
                 return
         report = await self.handling.run(absent)
@@ -193,15 +187,15 @@ class Attempt:
     async def _claim(self) -> Claimed | None:
         """Return the claim; answer and return None if the event cannot be claimed in time."""
         dependencies, lease, observers = self.dependencies, self.lease, self.dependencies.observers
-        limits, store_seconds = dependencies.limits, dependencies.limits.store_seconds
-        look, token, due = FIRST_LOOK_SECONDS, new_token(), self.answer.due
-        self._token = token
+        limits, due, pause = dependencies.limits, self.answer.due, FIRST_POLL_SECONDS
+        self._token = token = new_token()
         while not self.handling.is_refused:
-            asked_at, now = time.monotonic(), lease.loop.time()
+            monotonic, now = time.monotonic(), lease.loop.time()
+            left = due - now
             try:
                 result = await lease.ask(
                     dependencies.store.claim(self.key, token, limits.lease_seconds),
-                    None if due - now > store_seconds else store_seconds_within(limits, due - now),
+                    None if left > limits.store_seconds else store_seconds_within(limits, left),
                 )
             except StoreError as error:
                 _log.error("cannot claim %s: %s", self.key, error)
@@ -210,8 +204,8 @@ class Attempt:
                 return None
             if observers.look_closely and observers.wants(EventClaimed, self.delivery.event_id):
                 observers.notify(EventClaimed(self.delivery, result))
-            if result.__class__ is Claimed:
-                lease.hold(result, asked_at, now)
+            if isinstance(result, Claimed):
+                lease.hold(result, monotonic, now)
                 self.phase = HANDLING
                 if not self.handling.is_refused:
                     return result
@@ -223,16 +217,16 @@ class Attempt:
                         later(Reason.IN_FLIGHT, result.until_unix - dependencies.clock())
                     )
                     return None
-                await asyncio.sleep(min(look, left))
-                look = min(2 * look, LONGEST_LOOK_SECONDS)
+                await asyncio.sleep(min(pause, left))
+                pause = min(2 * pause, LONGEST_POLL_SECONDS)
             else:
                 self.answer.give(DUPLICATE if isinstance(result, Done) else ALREADY_DEAD)
                 return None
         self.answer.give(later(Reason.SHUTTING_DOWN))
         return None
 
-    async def _is_kept(self, claim: Claimed, until: float | None) -> bool:
-        """Keep the body; return False if another attempt has the event by now.
+    async def _keep_body(self, claim: Claimed, until: float | None) -> Ownership | None:
+        """Keep the body in the store, if it keeps bodies; None if it does not, or fails.
 
         Args:
             claim: the attempt's claim.
@@ -240,17 +234,18 @@ class Attempt:
                 not.
         """
         store = self.dependencies.store
+        if not store.keeps_bodies:
+            return None
         try:
-            ownership = await self.lease.ask(store.keep(claim, self.delivery, dead_unix=until))
+            return await self.lease.ask(store.keep(claim, self.delivery, dead_unix=until))
         except StoreError as error:
             _log.error("could not keep %s for its last attempt: %s", self.key, error)
-            return True
-        return ownership is Ownership.HELD
+            return None
 
     async def _quarantine(self) -> None:
         """Make a genuine delivery that cannot be read a dead letter with its raw bytes."""
-        settlement = Bury(_QUARANTINED, self.fault, _NONE, DeadReason.UNREADABLE)
-        ownership = await self._settle(settlement)
+        settlement = Bury(_QUARANTINED, self.fault, frozenset(), DeadReason.UNREADABLE)
+        ownership = await self._settle(settlement, self._after_failed_quarantine)
         if ownership is None:
             await self._give_up()
         elif ownership is Ownership.HELD:
@@ -264,7 +259,7 @@ class Attempt:
         self.phase, self._success = SUCCEEDED, outcome
         if self._queued is not None:
             self._queued.room.set()
-        await self.lease.settle(COMPLETE, self._store_failed)
+        await self.lease.settle(COMPLETE, self._after_unrecorded_success)
         self._leave()
         self.answer.give(outcome)
         self._notify_settled(outcome)
@@ -277,37 +272,35 @@ class Attempt:
             keeps_bodies=self.dependencies.store.keeps_bodies,
             backoff_seconds=None if self._queued is None else self._queued.backoff_seconds,
         )
-        ownership = await self._settle(settlement)
+        ownership = await self._settle(settlement, self._after_unrecorded_failure)
         if isinstance(settlement, Defer) and not settlement.counts and ownership is Ownership.HELD:
             await self.handling.note_waiting()
         await self._report_failures(report, is_buried=isinstance(settlement, Bury))
 
-    async def _settle(self, settlement: Failed) -> Ownership | None:
+    async def _settle(
+        self, settlement: Failed, after_failure: Callable[[StoreError], bool]
+    ) -> Ownership | None:
         """Have the store record a failure, answer, and let others have the event."""
         self.phase = FAILED
         if self._queued is not None:
             self._queued.room.set()
         if isinstance(settlement, Defer) and settlement.counts:
             await self.handling.forget_waiting()
-        ownership = await self.lease.settle(settlement, self._store_failed)
-        if self.phase is LATE or ownership is None:
-            pass  # `_store_failed` has answered already
-        elif ownership is Ownership.LOST:
-            # Another attempt has begun, or has even succeeded: its outcome counts.
-            self.answer.give(later(Reason.IN_FLIGHT))
-            self._notify_settled(later(Reason.IN_FLIGHT))
-        else:
-            self.answer.give(settlement.outcome)
-            self._notify(settlement)
+        ownership = await self.lease.settle(settlement, after_failure)
+        if not self.lease.is_unrecorded:  # otherwise `after_failure` has answered already
+            if ownership is Ownership.HELD:
+                self.answer.give(settlement.outcome)
+                self._notify(settlement)
+            elif ownership is Ownership.LOST:
+                # Another attempt has begun, or has even succeeded: its outcome counts.
+                self.answer.give(later(Reason.IN_FLIGHT))
+                self._notify_settled(later(Reason.IN_FLIGHT))
         self._leave()
         return ownership
 
     def _notify(self, settlement: Failed) -> None:
-        delivery, number, notify = (
-            self.delivery,
-            self.lease.number,
-            self.dependencies.observers.notify,
-        )
+        delivery, number = self.delivery, self.lease.number
+        notify = self.dependencies.observers.notify
         match settlement:
             case Release(outcome):
                 self._notify_settled(outcome)
@@ -323,37 +316,47 @@ class Attempt:
         if observers.look_closely and observers.wants(EventSettled, self.delivery.event_id):
             observers.notify(EventSettled(self.delivery, self.lease.number, outcome))
 
-    def _store_failed(self, error: StoreError) -> bool:
-        """Answer while the store fails; return whether to call the store again."""
-        is_over = self.lease.is_over
-        if self.fault and self.phase is FAILED:
-            _log.error("cannot bury %s: %s", self.key, error)
-            self.answer.give(later(Reason.STORE_UNAVAILABLE))
-            return False  # the event is released, so the sender's next attempt can claim it
-        if self.is_busy or self.phase is RETURNING:
-            if is_over:
-                _log.error("could not release %s; its lease will run out: %s", self.key, error)
-            return not is_over
-        has_succeeded = self.has_succeeded
-        self.answer.give(self._success if has_succeeded else later(Reason.STORE_UNAVAILABLE))
-        if is_over and self.phase is not LATE:
-            if has_succeeded:
-                _log.error(
-                    "%s is handled, but that could not be recorded while its lease lived; until it"
-                    " is, another process would handle a further delivery of it again: %s",
-                    self.key,
-                    error,
-                )
-            else:
-                _log.error("could not settle %s; its lease runs out: %s", self.key, error)
-                self._notify_settled(later(Reason.STORE_UNAVAILABLE))
-            self.lease.leave_unrecorded()
-            self._leave(LATE)
+    # What follows from a failure of the store; each method returns whether to call it again.
+
+    def _after_failed_quarantine(self, error: StoreError) -> bool:
+        _log.error("cannot bury %s: %s", self.key, error)
+        self.answer.give(later(Reason.STORE_UNAVAILABLE))
+        return False  # the event is released, so the sender's next attempt can claim it
+
+    def _after_unrecorded_success(self, error: StoreError) -> bool:
+        self.answer.give(self._success or HANDLED)
+        if self.lease.is_over and self.has_the_event:
+            _log.error(
+                "%s is handled, but that could not be recorded while its lease lived; until it"
+                " is, another process would handle a further delivery of it again: %s",
+                self.key,
+                error,
+            )
+            self._leave_late()
         return True
+
+    def _after_unrecorded_failure(self, error: StoreError) -> bool:
+        self.answer.give(later(Reason.STORE_UNAVAILABLE))
+        if self.lease.is_over and self.has_the_event:
+            _log.error("could not settle %s; its lease runs out: %s", self.key, error)
+            self._notify_settled(later(Reason.STORE_UNAVAILABLE))
+            self._leave_late()
+        return True
+
+    def _after_failed_release(self, error: StoreError) -> bool:
+        if not self.lease.is_over:
+            return True
+        _log.error("could not release %s; its lease will run out: %s", self.key, error)
+        return False
+
+    def _leave_late(self) -> None:
+        """Let other attempts have the event, although the store does not know the result."""
+        self.lease.leave_unrecorded()
+        self._leave(LATE)
 
     async def _give_up(self) -> None:
         """Release the claim that a failed call may have made; nobody waits for this."""
-        self._leave(RETURNING)
+        self._leave(GIVING_UP)
         await asyncio.sleep(FIRST_PAUSE_SECONDS)
         await self._give_back()
 
@@ -363,7 +366,7 @@ class Attempt:
             # The store may have granted a claim whose reply was lost.
             lease = self.dependencies.limits.lease_seconds
             self.lease.adopt(Claimed(self.key, self._token, 1, frozenset(), lease))
-        await self.lease.settle(GiveBack(self.handling.calls.under_way), self._store_failed)
+        await self.lease.settle(GiveBack(self.handling.calls.under_way), self._after_failed_release)
 
     async def _report_failures(self, report: Report, *, is_buried: bool) -> None:
         """Log the failures, and call the error hooks."""
@@ -392,13 +395,13 @@ class Attempt:
             names = ", ".join(failure.handler for failure in failures)
             await self.handling.call_hooks(hooks, group, names)
 
-    def look(self, now: float) -> None:
+    def enforce_limits(self, now: float) -> None:
         """Extend the lease, answer a late request and cancel late handlers, as far as due."""
-        self.lease.look(now)
+        self.lease.enforce_limits(now)
         if now >= self.answer.due and self.lease.claim is not None:
             self.answer.due = inf
-            self.answer.give(self._success if self.has_succeeded else later(Reason.STILL_RUNNING))
-        self.handling.calls.look(now)
+            self.answer.give(self._success or later(Reason.STILL_RUNNING))
+        self.handling.calls.enforce_limits(now)
 
     def adopt(self, claim: Claimed) -> bool:
         """Continue under a new claim, which the store granted after this lease was lost.
@@ -424,17 +427,17 @@ class Attempt:
         self.handling.calls.is_stopping = True
         self.task.cancel()
 
-    async def stopped(self) -> None:
+    async def finish_stop(self) -> None:
         """Release the event after a cancellation, and record which handlers have succeeded."""
         self.lease.accept_cancellation()
-        if self.phase is SUCCEEDED:
+        if self._success is not None:
             self.answer.give(self._success)
         elif self.is_busy:
             self.answer.give(later(Reason.SHUTTING_DOWN))
             if self.lease.claim is not None or self._token is not None:
                 await self._give_back()
 
-    def broke_off(self, error: Exception) -> None:
+    def break_off(self, error: Exception) -> None:
         """Answer after an unexpected error, for example of a router that breaks its contract."""
         _log.error("an attempt at %s broke off", self.key, exc_info=error)
         self.answer.give(BROKEN)

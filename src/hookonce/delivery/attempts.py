@@ -10,7 +10,7 @@ from ..outcome import Outcome, Reason, later
 from ..stores.values import Claimed, DeliveryKey
 from ..watching.loop_monitor import LoopMonitor
 from ..watching.records import LoopBlocked
-from .attempt import RETURNING, Attempt
+from .attempt import GIVING_UP, Attempt
 from .dependencies import Dependencies
 from .key_locks import send_watermarks
 
@@ -59,7 +59,7 @@ class Attempts:
         self._by_key: dict[DeliveryKey, Attempt] = {}
         self._by_task: dict[asyncio.Task[None], Attempt] = {}
         self._given_up: set[asyncio.Task[None]] = set()  # tasks that a shutdown waits for no longer
-        self._watch: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_monitor = LoopMonitor(dependencies.endpoint, self._current_handler)
         self._blocked: tuple[LoopBlocked, float] | None = None
@@ -103,24 +103,24 @@ class Attempts:
         loop = attempt.lease.loop
         if loop is not self._loop:
             self._forget_lost()
-            self._loop, self._watch, self._sending = loop, None, None
+            self._loop, self._timer, self._sending = loop, None, None
         if self._dependencies.watermarks and self._given_up.issuperset(self._by_task):
             self._send_watermarks(loop)  # no attempt is left to send them
         # Not by the loop's task factory: an eager task would run before `_by_task` has it.
         attempt.lease.task = task = asyncio.Task(self._go(attempt), loop=loop, name=attempt.key)
         self._by_key[attempt.key] = self._by_task[task] = attempt
-        if self._watch is None or len(self._by_task) == 1:
-            self._start_watch(loop)
+        if self._timer is None or len(self._by_task) == 1:
+            self._start_timer(loop)
         return attempt
 
-    def _start_watch(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _start_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the timer, unless it still runs from earlier attempts."""
-        if self._watch is not None:
+        if self._timer is not None:
             # The timer is later than this only if a test has moved the loop's clock back.
-            if self._watch.when() <= loop.time() + _LONGEST_TICK_SECONDS:
+            if self._timer.when() <= loop.time() + _LONGEST_TICK_SECONDS:
                 return
-            self._watch.cancel()
-        self._watch = loop.call_later(self._tick, self._look)
+            self._timer.cancel()
+        self._timer = loop.call_later(self._tick, self._on_timer)
         self._loop_monitor.start()
 
     async def _go(self, attempt: Attempt) -> None:
@@ -128,16 +128,16 @@ class Attempts:
         try:
             await attempt.go()
         except asyncio.CancelledError:
-            await attempt.stopped()
+            await attempt.finish_stop()
         except Exception as error:  # noqa: BLE001 - a request waits for an answer, whatever the error
-            attempt.broke_off(error)
-        self._ended(attempt)
+            attempt.break_off(error)
+        self._forget(attempt)
 
     def _send_watermarks(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._sending is None or self._sending.done():
             self._sending = loop.create_task(send_watermarks(self._dependencies))
 
-    async def end_of(self, attempt: Attempt) -> Outcome:
+    async def outcome_of(self, attempt: Attempt) -> Outcome:
         """Wait for an attempt and return its outcome; if cancelled, release the event first."""
         try:
             while attempt.has_the_event:
@@ -166,7 +166,7 @@ class Attempts:
         limits = self._dependencies.limits
         self._forget_lost()
         for task, attempt in self._by_task.items():
-            if attempt.phase is RETURNING:
+            if attempt.phase is GIVING_UP:
                 task.cancel()
         await self._until_idle(limits.drain_seconds)
         # Attempts whose handlers have ended only need to be recorded: let them finish.
@@ -196,14 +196,14 @@ class Attempts:
         end = loop.time() + seconds
         while (tasks := self._waited_for()) and (remaining := end - loop.time()) > 0:
             await asyncio.wait(tasks, timeout=remaining)
-            self._look_at(loop.time())
+            self._enforce_limits(loop.time())
 
     def _waited_for(self) -> dict[asyncio.Task[None], Attempt]:
         return {
             task: attempt for task, attempt in self._by_task.items() if task not in self._given_up
         }
 
-    def _ended(self, attempt: Attempt) -> None:
+    def _forget(self, attempt: Attempt) -> None:
         task = attempt.task
         del self._by_task[task]
         self._given_up.discard(task)
@@ -221,25 +221,25 @@ class Attempts:
                 del self._by_key[attempt.key]
                 self._dependencies.unrecorded[attempt.key] = attempt.lease.finished
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
         if (block := self._loop_monitor.tick()) is not None:
-            self._note(block, now)
-        self._look_at(now)
+            self._report_block(block, now)
+        self._enforce_limits(now)
         if self._by_task:
-            self._watch = loop.call_later(self._tick, self._look)
+            self._timer = loop.call_later(self._tick, self._on_timer)
         else:
-            self._watch = None
+            self._timer = None
             self._loop_monitor.stop()
 
-    def _look_at(self, now: float) -> None:
+    def _enforce_limits(self, now: float) -> None:
         """Let each attempt do what is due, and forget those whose tasks have ended."""
         for task, attempt in list(self._by_task.items()):
             if task.done():
-                self._ended(attempt)
+                self._forget(attempt)
             else:
-                attempt.look(now)
+                attempt.enforce_limits(now)
 
     def _current_handler(self) -> str | None:
         """Return the async handler that the event loop is running; called from another thread."""
@@ -250,13 +250,11 @@ class Attempts:
                 for call in list(attempt.handling.calls.under_way):
                     if call.task is task and call.started is not None and call.thread is None:
                         return call.name
-        except (
-            RuntimeError
-        ):  # the loop runs after all, and has changed a collection during this search
-            pass
+        except RuntimeError:
+            pass  # the loop runs after all, and has changed a collection during this search
         return None
 
-    def _note(self, block: LoopBlocked, now: float) -> None:
+    def _report_block(self, block: LoopBlocked, now: float) -> None:
         """Log and report a handler that has blocked the loop."""
         self._blocked = (block, now)
         _log.error("the handler %s %s", block.handler, _BLOCKED.format(block.seconds))

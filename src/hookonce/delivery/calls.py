@@ -75,7 +75,7 @@ class Call:
     is_late: bool = False
     is_overdue: bool = False
 
-    def look(self, now: float, seconds: float) -> None:
+    def enforce_limit(self, now: float, seconds: float) -> None:
         """Cancel the call when its time is over; log a call that goes on all the same."""
         if self.started is None or now < self.started + seconds or self.is_overdue:
             return
@@ -143,10 +143,10 @@ class Calls:
         self.under_way: list[Call] = []
         self.is_stopping = False
 
-    def look(self, now: float) -> None:
+    def enforce_limits(self, now: float) -> None:
         """Cancel the calls whose time is over; ``now`` is in the event loop's time."""
         for call in self.under_way:
-            call.look(now, self._timeout_seconds)
+            call.enforce_limit(now, self._timeout_seconds)
 
     async def call(
         self,

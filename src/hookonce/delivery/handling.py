@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import AlreadyDone, StoreError
 from ..logs import get_logger
@@ -25,12 +25,10 @@ from .verdict import Failure, LeaseLost, NotAcquired, Report
 
 _log = get_logger("hookonce")
 
-_NONE: frozenset[str] = frozenset()
-
-FIRST_LOOK_SECONDS = 0.05
-LONGEST_LOOK_SECONDS = 0.5
-"""How often an attempt asks again for a claim or key lock that another attempt holds. The first
-pauses are short, since most handlers are quick."""
+# Pauses before asking again for a claim or key lock that another attempt holds. The first pauses
+# are short, since most handlers are quick.
+FIRST_POLL_SECONDS = 0.05
+LONGEST_POLL_SECONDS = 0.5
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -136,20 +134,21 @@ class Handling:
                 self._skip(name, "stale")
                 return None
             try:
-                return self._failed(name, error, seconds)
+                return self._note_failure(name, error, seconds)
             finally:
                 del error  # its traceback holds this frame from Python 3.12 on: a reference cycle
         if holder is not None:
             holder.succeed()
-            await holder.end(gives_up=lambda: self.lease.is_over)
+            await holder.release(gives_up=lambda: self.lease.is_over)
         if observers.look_closely and observers.wants(HandlerFinished, delivery.event_id):
             observers.notify(HandlerFinished(delivery, name, self.lease.number, seconds))
         self._finish(name)
         return None
 
-    def _failed(
+    def _note_failure(
         self, handler: str, error: Exception, seconds: float, note: str | None = None
     ) -> Failure:
+        """Notify the observers of a failure, and return it."""
         if note is not None:
             add_note(error, note)
         self.dependencies.observers.notify(
@@ -158,12 +157,14 @@ class Handling:
         add_note(error, f"raised by the handler {handler!r}")
         return Failure(handler, error)
 
-    def _skip(self, handler: str, reason: str) -> None:
+    def _skip(self, handler: str, reason: Literal["stale", "done"]) -> None:
         """Count a handler as finished without running it."""
         observers, delivery = self.dependencies.observers, self.lease.delivery
-        self._stale += reason == "stale"
-        why = "a newer event" if reason == "stale" else "it"
-        _log.info("%s is not run for %s: %s has succeeded there", handler, self.lease.key, why)
+        if reason == "stale":
+            self._stale += 1
+            _log.info("%s is not run for %s: a newer event has succeeded", handler, self.lease.key)
+        else:
+            _log.info("%s is not run for %s: it has succeeded already", handler, self.lease.key)
         if observers.look_closely and observers.wants(HandlerSkipped, delivery.event_id):
             observers.notify(HandlerSkipped(delivery, handler, self.lease.number, reason))
         self._finish(handler)
@@ -185,7 +186,9 @@ class Handling:
         except BaseException as raised:  # noqa: BLE001 - an error of the key function is a failure of the handler
             self.lease.has_begun = True
             # Bound to a name, the failure would make a reference cycle that keeps the body alive.
-            return self._failed(name, as_exception(raised), 0.0, "while its key was asked for")
+            return self._note_failure(
+                name, as_exception(raised), 0.0, "while its key was asked for"
+            )
         if key_lock is None:
             return await self._run(handler, task)
         queued = self.origin if isinstance(self.origin, Queued) else None
@@ -200,24 +203,24 @@ class Handling:
         why_not = await self._acquire(holder)
         if isinstance(why_not, Stale):
             if queued is not None:
-                await holder.end()  # the lock may have called this event; make the next one due
+                await holder.release()  # it may have made this event due; now the next one is
             self._skip(name, "done" if why_not.watermark.event_id == self.event.id else "stale")
             return None
         if isinstance(why_not, NotAcquired):
             return Failure(name, why_not)
         if why_not is not None:
-            return self._failed(name, why_not, 0.0)
+            return self._note_failure(name, why_not, 0.0)
         self.lease.extend_with(holder)
         try:
             return await self._run(handler, task, holder)
         finally:
-            await self._end_unfinished(holder)
+            await self._release_unfinished(holder)
 
     async def _acquire(self, holder: KeyLockHolder) -> Stale | NotAcquired | TimeoutError | None:
         """Wait for the key lock; return None once it is held, or else the reason."""
         now, origin, limits = self.lease.loop.time, self.origin, self.dependencies.limits
-        waits_on, look = self._waits_on(), FIRST_LOOK_SECONDS
-        if waits_on:
+        waits_full_time, pause = self._waits_full_time(), FIRST_POLL_SECONDS
+        if waits_full_time:
             by = now() + limits.handler_timeout_seconds
         elif isinstance(origin, Request):
             # Stop before the answer is due, so that the answer can name the reason.
@@ -226,12 +229,12 @@ class Handling:
             by = now() + limits.answer_seconds
         else:
             by = 0.0  # do not wait: the event is deferred, and made due when the lock is free
-        while waits_on or not self.is_refused:
+        while waits_full_time or not self.is_refused:
             try:
                 result = await holder.acquire()
                 if isinstance(result, Acquired) and holder.key_lock in self.dependencies.watermarks:
                     # A newer event has succeeded here while the store granted the lock.
-                    await holder.release()
+                    await holder.release_once()
                     continue
             except StoreError as error:
                 _log.error("cannot acquire a key lock for %s: %s", self.lease.key, error)
@@ -241,36 +244,36 @@ class Handling:
             if isinstance(result, Busy):
                 left = by - now()
                 if left <= 0:
-                    if waits_on:
+                    if waits_full_time:
                         seconds = limits.handler_timeout_seconds
                         return TimeoutError(f"another attempt held its key lock for {seconds:g} s")
                     self._waiting = [*(self._waiting or ()), holder]
                     return NotAcquired(Reason.IN_FLIGHT, holder.busy_seconds(result))
-                await asyncio.sleep(min(look, left))
-                look = min(2 * look, LONGEST_LOOK_SECONDS)
+                await asyncio.sleep(min(pause, left))
+                pause = min(2 * pause, LONGEST_POLL_SECONDS)
             elif holder.is_held:  # otherwise this process was blocked for longer than the lease
                 return None
         return NotAcquired(Reason.SHUTTING_DOWN)
 
-    def _waits_on(self) -> bool:
+    def _waits_full_time(self) -> bool:
         """Return whether a handler may wait for its key lock as long as its time limit allows.
 
-        It does on the last chance if the event would not be delivered again, or if another handler
-        of the event could use up the attempt.
+        A handler does so on the last chance if the event would not be delivered again, or if
+        another handler of the event could use up the attempt.
         """
         if not self.last_chance or isinstance(self.origin, Replay):
             return False
         others = self._most_finished - len(self.lease.finished) - 1
         return isinstance(self.origin, Request) or others > 0
 
-    async def _end_unfinished(self, holder: KeyLockHolder) -> None:
+    async def _release_unfinished(self, holder: KeyLockHolder) -> None:
         """Release the key lock of a handler that has not succeeded, unless its thread goes on.
 
         No other call may run beside that thread, so the lock's lease is extended and then runs out.
         The lock of a thread that has succeeded is released together with the event, which can ask
         the store more than once.
         """
-        if holder.is_over:
+        if holder.is_released:
             return
         calls = [call for call in self.calls.under_way if call.name == holder.key_lock.handler]
         if any(call.thread_goes_on for call in calls):
@@ -278,20 +281,20 @@ class Handling:
         elif any(call.has_succeeded for call in calls):
             holder.succeed()
         else:
-            await holder.end()
+            await holder.release()
 
     async def forget_waiting(self) -> None:
         """Remove the event from the locks' queues: after a failure it waits for its backoff."""
         for holder in self._waiting or ():
-            await holder.end()
+            await holder.release()
 
     async def note_waiting(self) -> None:
         """Note the deferred event as waiting; before it was deferred, nobody could make it due."""
         for holder in self._waiting or ():
             try:
                 if not isinstance(await holder.acquire(self.lease.key), Busy):
-                    await holder.end()
-                    await holder.call(self.lease.key)
+                    await holder.release()
+                    await holder.make_due(self.lease.key)
             except StoreError as error:
                 _log.warning("%s waits until a lease ends: %s", self.lease.key, error)
 

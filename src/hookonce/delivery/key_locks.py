@@ -46,7 +46,7 @@ class KeyLockHolder:
         drop_ties: whether another event with the same time makes this one late, too.
         event: the event of the inbox that waits for the lock; None outside an inbox.
         work: set when an event of the inbox was made due.
-        is_over: whether the lock has been released, or is about to be.
+        is_released: whether the lock has been released, or is about to be.
         has_succeeded: whether the call has succeeded.
     """
 
@@ -56,7 +56,7 @@ class KeyLockHolder:
     drop_ties: bool = False
     event: DeliveryKey | None = None
     work: asyncio.Event | None = None
-    is_over: bool = False
+    is_released: bool = False
     has_succeeded: bool = False
     _token: Token = field(default_factory=new_token)
     # One call at a time: an extension that arrives after the release would acquire the lock again.
@@ -72,7 +72,7 @@ class KeyLockHolder:
         """Ask for the lock once; if it is busy, note the event of the inbox as waiting."""
         # Send the watermark first, or an older event could acquire the lock before it is stored.
         if self.key_lock in self.dependencies.watermarks:
-            await self._leave(new_token())
+            await self._release(new_token())
         limits, asked_at = self.dependencies.limits, time.monotonic()
         call = self.dependencies.store.acquire_key_lock(
             self.key_lock,
@@ -90,7 +90,7 @@ class KeyLockHolder:
     async def extend(self) -> None:
         """Renew the lock's lease, unless the lock has been released."""
         async with self._one_call:
-            if self.is_over:
+            if self.is_released:
                 return
             try:
                 result = await self.acquire()
@@ -107,7 +107,7 @@ class KeyLockHolder:
 
     def succeed(self) -> None:
         """Keep the watermark of a success until the store has recorded it."""
-        self.is_over = self.has_succeeded = True
+        self.is_released = self.has_succeeded = True
         if self.watermark is not None:
             watermarks = self.dependencies.watermarks
             watermarks[self.key_lock] = max(
@@ -119,17 +119,17 @@ class KeyLockHolder:
         """Whether the call has succeeded and the store may not know its watermark."""
         return self.has_succeeded and self.key_lock in self.dependencies.watermarks
 
-    async def end(self, *, gives_up: Callable[[], bool] = lambda: True) -> None:
+    async def release(self, *, gives_up: Callable[[], bool] = lambda: True) -> None:
         """Release the lock and make the next event due; repeat until the watermark is recorded.
 
         Args:
             gives_up: called after each failure of the store; True once the attempt's lease is over.
         """
-        self.is_over, pause, is_logged = True, FIRST_PAUSE_SECONDS, False
+        self.is_released, pause, is_logged = True, FIRST_PAUSE_SECONDS, False
         while True:
             try:
                 async with self._one_call:
-                    await self.release()
+                    await self.release_once()
             except StoreError as error:
                 if gives_up():
                     if not is_logged:
@@ -157,35 +157,37 @@ class KeyLockHolder:
                 error,
             )
 
-    async def release(self) -> None:
+    async def release_once(self) -> None:
         """Release the lock and make the next event due; StoreError if the store fails."""
-        await self._leave(self._token, self.event)
+        await self._release(self._token, self.event)
 
-    async def _leave(self, token: Token, event: DeliveryKey | None = None) -> None:
-        called = await self._left(token, event)
+    async def _release(self, token: Token, event: DeliveryKey | None = None) -> None:
+        next_event = await self._release_and_shift(token, event)
         try:
-            # If the called event has been handled in the meantime, call the next waiting event.
-            while called is not None and not await self.call(called):
-                called = await self._left(token, event)
+            # If that event has been handled in the meantime, make the next waiting event due.
+            while next_event is not None and not await self.make_due(next_event):
+                next_event = await self._release_and_shift(token, event)
         except StoreError as error:
             _log.warning(
                 "could not make the event due that waits for %s: %s", self.key_lock.handler, error
             )
 
-    async def _left(self, token: Token, event: DeliveryKey | None) -> DeliveryKey | None:
-        """Release the lock with any unsent watermark; return the event that waited longest."""
+    async def _release_and_shift(
+        self, token: Token, event: DeliveryKey | None
+    ) -> DeliveryKey | None:
+        """Release the lock with any unsent watermark; take the next event from its queue."""
         watermarks, key_lock = self.dependencies.watermarks, self.key_lock
         watermark = watermarks.get(key_lock)
         call = self.dependencies.store.release_key_lock(
             key_lock, token, watermark=watermark, event=event
         )
-        called = await within(self.dependencies.limits.store_seconds, call)
+        next_event = await within(self.dependencies.limits.store_seconds, call)
         # A newer watermark may have come in the meantime.
         if watermark is not None and watermarks.get(key_lock) == watermark:
             del watermarks[key_lock]
-        return called
+        return next_event
 
-    async def call(self, event: DeliveryKey) -> bool:
+    async def make_due(self, event: DeliveryKey) -> bool:
         """Make an event of the inbox due now; return False if it does not wait there."""
         store = self.dependencies.store
         if not isinstance(store, InboxListing):
@@ -207,6 +209,6 @@ async def send_watermarks(dependencies: Dependencies) -> None:
     while dependencies.watermarks:
         for key_lock in tuple(dependencies.watermarks):
             with suppress(StoreError):
-                await KeyLockHolder(dependencies=dependencies, key_lock=key_lock).release()
+                await KeyLockHolder(dependencies=dependencies, key_lock=key_lock).release_once()
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..errors import StoreError
 from ..logs import get_logger
@@ -32,8 +32,21 @@ T = TypeVar("T")
 _CHECKPOINT_SECONDS = 0.1
 _EXTEND_AGAIN_SECONDS = 1.0
 
-_NONE: frozenset[str] = frozenset()
-_HELD = Ownership.HELD  # looking up a member of an enum is slow in Python 3.11
+
+class Instant(NamedTuple):
+    """One moment by the two clocks of a lease.
+
+    The claim ends by two clocks: uvloop's clock stands still within one turn of the loop, so it
+    cannot show that this process has just been blocked.
+    """
+
+    monotonic: float
+    loop: float
+
+    @classmethod
+    def now(cls, loop: asyncio.AbstractEventLoop) -> Instant:
+        """Read both clocks."""
+        return cls(time.monotonic(), loop.time())
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -52,6 +65,7 @@ class Lease:
         sure_until: until when no other process can claim the event, by ``time.monotonic``.
         finished: the handlers known to have succeeded.
         has_begun: whether a handler has begun; the attempt counts only then.
+        is_unrecorded: whether the lease ended before the store knew the result.
     """
 
     dependencies: Dependencies
@@ -64,17 +78,15 @@ class Lease:
     number: int = 1
     finished: set[str] = field(default_factory=set)
     has_begun: bool = False
+    is_unrecorded: bool = False
     _locks: list[KeyLockHolder] | None = None
-    # The claim ends by two clocks: uvloop's clock stands still within one turn of the loop, so it
-    # cannot show that this process has just been blocked.
     sure_until: float = 0.0
     _ends: float = inf
     _extend_at: float = inf
     _extension: asyncio.Task[bool] | None = None
-    _is_left: bool = False
     _answer_store_by: float = inf
     _store_is_late: bool = False
-    _cancelled: int = 0
+    _cancellations: int = 0
 
     @property
     def left(self) -> float:
@@ -90,7 +102,7 @@ class Lease:
     def absent(self) -> frozenset[str]:
         """The outstanding handlers that this process does not have."""
         if self.claim is None or not self.claim.outstanding:
-            return _NONE
+            return frozenset()
         return self.claim.outstanding - {handler.name for handler in self.handlers} - self.finished
 
     @property
@@ -98,8 +110,8 @@ class Lease:
         """The handlers of this process that have not succeeded."""
         return frozenset(handler.name for handler in self.handlers) - self.finished
 
-    def look(self, now: float) -> None:
-        """Extend the claim, and cancel a call that the store answers too late."""
+    def enforce_limits(self, now: float) -> None:
+        """Extend the claim if that is due, and cancel a call that the store answers too late."""
         if now >= self._answer_store_by:
             self._answer_store_by, self._store_is_late = inf, True
             self.task.cancel()
@@ -108,23 +120,19 @@ class Lease:
             if self._extension is None or self._extension.done():
                 self._extension = self.loop.create_task(self.extend())
 
-    def hold(self, claim: Claimed, asked_at: float, since: float) -> None:
-        """Begin the lease of a claim.
+    def hold(self, claim: Claimed, asked_monotonic: float, asked_loop: float) -> None:
+        """Begin the lease of a claim; it lasts from when the process asked the store for it.
 
-        Args:
-            claim: the granted claim.
-            asked_at: when the process asked the store for it, by ``time.monotonic``.
-            since: the same moment, in the event loop's time.
+        The parameters are the fields of an `Instant`, which takes too long to create in each
+        delivery.
         """
-        lease, finished = claim.lease_seconds, claim.finished
-        unrecorded = self.dependencies.unrecorded
         self.claim, self.number = claim, claim.attempt
-        self.sure_until = asked_at + lease
-        self._ends, self._extend_at = since + lease, since + lease / 3
-        if finished:
-            self.finished |= finished
-        if unrecorded:
-            self.finished |= unrecorded.pop(self.key, set())
+        self.sure_until = asked_monotonic + claim.lease_seconds
+        self._ends = asked_loop + claim.lease_seconds
+        self._extend_at = asked_loop + claim.lease_seconds / 3
+        self.finished |= claim.finished
+        if self.dependencies.unrecorded:
+            self.finished |= self.dependencies.unrecorded.pop(self.key, set())
 
     def extend_with(self, lock: KeyLockHolder) -> None:
         """Extend a key lock whenever the claim is extended."""
@@ -132,7 +140,7 @@ class Lease:
 
     def adopt(self, claim: Claimed) -> None:
         """Continue under a claim that the store granted after this lease was lost."""
-        self.hold(claim, time.monotonic(), self.loop.time())
+        self.hold(claim, *Instant.now(self.loop))
 
     def checkpoint_soon(self) -> None:
         """Record soon which handlers have succeeded, so that a crash repeats only the others."""
@@ -147,8 +155,8 @@ class Lease:
     async def extend(self) -> bool:
         """Renew the claim and record which handlers have succeeded; return False on failure."""
         claim, finished = self._claimed(), frozenset(self.finished)
-        asked_at, monotonic = self.loop.time(), time.monotonic()
-        outstanding = self.outstanding if finished else _NONE
+        asked_at = Instant.now(self.loop)
+        outstanding = self.outstanding if finished else frozenset()
         try:
             ownership = await within(
                 self.dependencies.limits.store_seconds,
@@ -167,23 +175,24 @@ class Lease:
                 _log.error("the lease of %s was lost; another attempt may have begun", self.key)
             self._extend_at = inf
             return False
-        seconds = claim.lease_seconds
-        self._ends, self.sure_until = asked_at + seconds, monotonic + seconds
+        self.sure_until = asked_at.monotonic + claim.lease_seconds
+        self._ends = asked_at.loop + claim.lease_seconds
         for lock in tuple(self._locks or ()):
             await lock.extend()
         return True
 
     async def settle(
-        self, settlement: Settlement, goes_on: Callable[[StoreError], bool]
+        self, settlement: Settlement, after_failure: Callable[[StoreError], bool]
     ) -> Ownership | None:
         """Have the store record a settlement; call it again until it answers.
 
         Args:
             settlement: what becomes of the event.
-            goes_on: called after each failure of the store; returns whether to call it again.
+            after_failure: called after each failure of the store; returns whether to call it again.
 
         Returns:
-            Whether this attempt still owned the event; None if nothing was recorded.
+            Whether this attempt still owned the event; None if nothing was recorded, and for
+            `Complete`, since a success counts whoever owns the event.
         """
         pause = FIRST_PAUSE_SECONDS
         if settlement is not COMPLETE:
@@ -194,33 +203,36 @@ class Lease:
         while True:
             claim = self._claimed()
             try:
-                ownership = await self.ask(self._step(settlement, claim))
+                ownership = await self.ask(self._record(settlement, claim))
             except StoreError as error:
-                if not goes_on(error):
+                if not after_failure(error):
                     return None
             else:
                 if claim is self.claim:
                     self.stop_extending()
-                    if self._is_left:
+                    if self.is_unrecorded:
                         self._forget_unrecorded()
-                    return ownership or _HELD
+                    return ownership
                 continue  # the attempt has adopted another claim: settle that one, too
             await asyncio.sleep(pause)
-            if self._is_left and self.dependencies.unrecorded.get(self.key) is not self.finished:
+            if (
+                self.is_unrecorded
+                and self.dependencies.unrecorded.get(self.key) is not self.finished
+            ):
                 return None  # the next attempt of this process records the successes
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def leave_unrecorded(self) -> None:
         """Leave the successes to the next attempt of this process, since the lease is over."""
         self.stop_extending()
-        self._is_left = True
+        self.is_unrecorded = True
         self.dependencies.unrecorded[self.key] = self.finished
 
     def _forget_unrecorded(self) -> None:
         if self.dependencies.unrecorded.get(self.key) is self.finished:
             del self.dependencies.unrecorded[self.key]
 
-    def _step(self, settlement: Settlement, claim: Claimed) -> Awaitable[Ownership | None]:
+    def _record(self, settlement: Settlement, claim: Claimed) -> Awaitable[Ownership | None]:
         """Call the store's method for this kind of settlement."""
         store, inbox = self.dependencies.store, self.dependencies.inbox
         if isinstance(settlement, Complete):
@@ -255,7 +267,7 @@ class Lease:
             if lock.key_lock.handler in succeeded:
                 lock.succeed()
             if lock.has_unsent_watermark:
-                await lock.release()
+                await lock.release_once()
             if lock.has_succeeded:
                 succeeded.add(lock.key_lock.handler)
         self.finished |= succeeded
@@ -278,7 +290,7 @@ class Lease:
             raise
         except asyncio.CancelledError as error:
             is_late = self._take_back_lateness()
-            if self.task.cancelling() > self._cancelled:
+            if self.task.cancelling() > self._cancellations:
                 raise  # a shutdown has also cancelled the attempt
             if is_late:
                 raise StoreError(f"the store did not answer within {seconds:g} s") from None
@@ -292,7 +304,7 @@ class Lease:
 
     def accept_cancellation(self) -> None:
         """Remember the cancellations so far: only a later cancellation ends a call to the store."""
-        self._cancelled = self.task.cancelling()
+        self._cancellations = self.task.cancelling()
 
     def _take_back_lateness(self) -> bool:
         """Undo the lease's own cancellation; return whether there was one."""

@@ -113,7 +113,7 @@ class Pipeline:
             observers.notify(received)
         verified = event_type = hints = refusal = None
         try:
-            signed, said = read_headers(headers, self._service)
+            signed, unverified_hints = read_headers(headers, self._service)
             verified = self._verifier.verify_parts(body, signed, now=received.at_unix)
         except VerificationError as error:
             # With its traceback the error would hold this frame: a reference cycle with the body.
@@ -124,7 +124,7 @@ class Pipeline:
             _log.error("no delivery can be verified: %s", error)
             outcome = _NO_SECRETS
         else:
-            hints = said
+            hints = unverified_hints
             if observers.look_closely and observers.wants(DeliveryAuthenticated):
                 observers.notify(DeliveryAuthenticated(received, verified, hints))
             deadline = started + dependencies.limits.answer_seconds
@@ -174,7 +174,7 @@ class Pipeline:
                 )
                 return None, _UNREADABLE
         elif not handlers:
-            ignored = self._ignored(arrived.key, event)
+            ignored = self._ignore(arrived.key, event)
             # At a later attempt, a handler of another process may still be outstanding.
             if hints.attempt == 1 or self._intake is not None:
                 return event_type, ignored
@@ -185,12 +185,12 @@ class Pipeline:
         if attempts.find(attempt.key) is None:
             outcome = await attempts.begin(attempt).answer.future
         else:
-            outcome = await self._joined(attempt)
+            outcome = await self._join(attempt)
         if is_last_delivery(hints.attempt) and outcome.reason is Reason.IN_FLIGHT:
             await self._keep_in_flight(arrived, comes_until(event, verified.timestamp))
         return event_type, outcome
 
-    async def _joined(self, attempt: Attempt) -> Outcome:
+    async def _join(self, attempt: Attempt) -> Outcome:
         """Join the attempt in flight, or begin this attempt if that one fails."""
         attempts = self._attempts
         while (other := attempts.find(attempt.key)) is not None:
@@ -204,7 +204,7 @@ class Pipeline:
                 return later(Reason.SHUTTING_DOWN)
         return await attempts.begin(attempt).answer.future
 
-    def _ignored(self, key: DeliveryKey, event: Event[Any]) -> Outcome:
+    def _ignore(self, key: DeliveryKey, event: Event[Any]) -> Outcome:
         """Log an event without a handler, and return the answer to it."""
         if isinstance(event, UnknownEvent):
             _log.warning("%s is of the unknown type %r; ignored", key, event.type)

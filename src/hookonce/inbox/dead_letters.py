@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from datetime import datetime
 from http import HTTPStatus
@@ -11,6 +10,7 @@ from http import HTTPStatus
 from ..delivery.attempt import Attempt
 from ..delivery.attempts import Attempts
 from ..delivery.dependencies import Dependencies
+from ..delivery.lease import Instant
 from ..delivery.origin import Replay
 from ..errors import StoreError
 from ..outcome import DUPLICATE, Outcome, Reason, later
@@ -104,7 +104,7 @@ class DeadLetters:
         handlers = table.find(event)
         if not handlers:
             return Outcome(HTTPStatus.OK, Reason.NO_HANDLER)
-        asked_at = time.monotonic(), asyncio.get_running_loop().time()
+        asked_at = Instant.now(asyncio.get_running_loop())
         claim = await self._store.replay(key, new_token(), lease)
         if isinstance(claim, InFlight):
             return later(Reason.IN_FLIGHT)
@@ -118,10 +118,9 @@ class DeadLetters:
             Replay(is_last=not letter.is_kept),
             event,
             handlers,
-            held=claim,
-            held_since=asked_at,
         )
-        return await self._attempts.end_of(self._attempts.begin(attempt))
+        attempt.hold(claim, asked_at)
+        return await self._attempts.outcome_of(self._attempts.begin(attempt))
 
     async def discard(self, event_id: str) -> bool:
         """Discard a dead letter; its event counts as handled from now on.

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any
 
 from ..delivery.attempt import Attempt
 from ..delivery.attempts import Attempts
 from ..delivery.dependencies import Dependencies
+from ..delivery.lease import Instant
 from ..delivery.origin import Queued
 from ..errors import PayloadError, StoreError
 from ..logs import get_logger
@@ -57,7 +57,7 @@ class Worker:
         self._attempts = attempts
         self._begun: list[Attempt] = []
         self._work, self._room, self._stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._asked_at = 0.0, 0.0
+        self._asked_at = Instant(0.0, 0.0)
         self._name = ""
         self._task: asyncio.Task[None] | None = None
 
@@ -110,7 +110,7 @@ class Worker:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _fetch(self, token: Token) -> Batch:
-        self._asked_at = time.monotonic(), asyncio.get_running_loop().time()
+        self._asked_at = Instant.now(asyncio.get_running_loop())
         call = self._store.fetch(
             self._free(),
             self._dependencies.limits.lease_seconds,
@@ -184,15 +184,8 @@ class Worker:
             room=self._room,
             work=self._work,
         )
-        attempt = Attempt(
-            self._dependencies,
-            delivery,
-            origin,
-            event,
-            handlers,
-            held=claim,
-            held_since=self._asked_at,
-        )
+        attempt = Attempt(self._dependencies, delivery, origin, event, handlers)
+        attempt.hold(claim, self._asked_at)
         self._begun.append(self._attempts.begin(attempt))
         return None
 
