@@ -19,7 +19,8 @@ def main() -> None:
     if missing:
         needs = f"the command line needs {', '.join(missing)}: pip install 'hookonce[cli]'"
         print(needs, file=sys.stderr)
-        sys.exit(2)  # Status.CANNOT_BEGIN, whose module needs click
-    if isinstance(sys.stdout, TextIOWrapper):  # escape what the terminal's encoding lacks
+        sys.exit(2)  # the value of Status.CANNOT_BEGIN; its module imports click
+    # Print escapes of characters that the terminal's encoding cannot represent.
+    if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     import_module(".commands", __name__).cli()

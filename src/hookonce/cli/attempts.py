@@ -27,7 +27,7 @@ HEADING = (
 
 _SHOWN = {"id", "url", "status", "disabled_reason", "consecutive_failures"}
 
-# A 2xx with one of these reasons means that the event has become a dead letter.
+# The answers that mean "this event is now a dead letter", although they are 2xx.
 _GIVEN_UP = {Reason.QUARANTINED, Reason.REJECTED, Reason.EXHAUSTED}
 
 
@@ -61,7 +61,7 @@ class Tally:
         self.deliveries += endpoints
 
     def count(self, attempt: DeliveryAttempt) -> None:
-        """Count an attempt, unless its event is a test."""
+        """Count an attempt; ignore the attempts of test events."""
         if attempt.event_type == TEST_TYPE:
             return
         if not attempt.is_genuine:
@@ -116,7 +116,7 @@ def _style(attempt: DeliveryAttempt) -> str:
 def print_report(
     tally: Tally, waiting: int, endpoints: Sequence[WebhookEndpoint], seed: int, output: Output
 ) -> bool:
-    """Print the counts; return whether every event was delivered, and no forgery accepted.
+    """Print the counts; return whether every event was delivered and every forgery refused.
 
     Args:
         waiting: the number of deliveries whose next attempt was still due.

@@ -22,7 +22,7 @@ from .output import Output, json_option
 from .statuses import CannotBegin, Status
 from .stores import check_store, chosen_url, store_file_option
 
-# How many findings are printed with their story, and in total; JSON output has all of them.
+# How many findings are printed with their history, and how many in all; JSON contains all findings.
 _WITH_STORY, _LISTED = 3, 20
 
 _COUNTED = {
@@ -109,7 +109,7 @@ def chaos(
     output = Output(as_json=as_json)
     seed = randbelow(2**31) if seed is None else seed
     mode = {None: Mode.AS_IT_IS, True: Mode.INBOX, False: Mode.INLINE}[with_inbox]
-    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # the faults are injected
+    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # hides the injected faults
     passed = True
     with terminated_as_interrupted(), output.progress("chaos") as moved:
         for target in targets:
@@ -139,7 +139,7 @@ def chaos(
 
 
 class _Done:
-    """The progress of a simulation; moves the progress bar if there is one."""
+    """Counts the finished events of a simulation, and moves its progress bar."""
 
     def __init__(self, events: int, move: Callable[[int, int | None], None] | None) -> None:
         self.events = events

@@ -16,16 +16,16 @@ from hookonce.verification.secrets import new_secret
 from .output import LAYOUT, system_fault
 from .statuses import CannotBegin, Status
 
-# Imported when they are called: a command does not wait for the imports of all others.
+# Each module is imported when its command is called, because all imports together are slow.
 _MODULES = (
     *("chaos", "dead", "demo", "doctor", "emulate", "endpoints", "guide", "health"),
     *("inbox", "ledger", "reconcile", "send", "serve", "store", "verify", "worker"),
 )
-"""The modules that each define the command of the same name."""
+"""The modules that each define one command, of the same name."""
 
 
 class _Commands(click.Group):
-    """Ends with one line at a system error, and escapes control characters in messages."""
+    """A command group that prints a system error as one line, and escapes control characters."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *_MODULES])
@@ -41,7 +41,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            # click declares the message final, but this is the one place that sees every message.
+            # click declares `message` final, but no other place sees every message.
             error.message = printable(error.message, keep=LAYOUT)  # type: ignore[misc]
             raise
         except KeyboardInterrupt:
@@ -50,14 +50,15 @@ class _Commands(click.Group):
             refused = _refused(error)
             if refused is None:
                 raise
-            if refused.errno == errno.EPIPE:  # the reader is gone: click ends quietly
+            # If the reader has closed the pipe, click ends without a message.
+            if refused.errno == errno.EPIPE:
                 raise refused from None
             _forget_output()
             raise CannotBegin(printable(system_fault(refused), keep=LAYOUT)) from error
 
 
 def _refused(error: Exception) -> OSError | None:
-    """Return the system error, also from a group of system errors; None for any other error."""
+    """Return the system error, possibly from an exception group; None for any other error."""
     if isinstance(error, ExceptionGroup):
         refused = [_refused(one) for one in error.exceptions]
         return refused[0] if all(refused) else None
@@ -65,7 +66,7 @@ def _refused(error: Exception) -> OSError | None:
 
 
 def _forget_output() -> None:
-    """Drop buffered output that a full disk rejected: the interpreter would retry at its exit."""
+    """Drop buffered output that a full disk rejected; the interpreter would retry at its exit."""
     try:
         sys.stdout.flush()
     except OSError:

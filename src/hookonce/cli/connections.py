@@ -26,12 +26,13 @@ _log = logging.getLogger("hookonce")
 
 OVERLOADED = later(Reason.OVERLOADED)
 
-# The most bytes of one head, or of the trailers of one body. h11 has this limit, httptools none.
+# The most bytes of a request's head, or of a body's trailers: h11 has this limit, httptools has no
+# limit.
 _MOST_FRAMING_BYTES = 64 * 1024
-# The number of fields has its own limit: a field of four bytes takes 200 bytes as Python objects.
+# The most header fields: a field of four bytes takes 200 bytes as Python objects.
 _MOST_FIELDS = 256
 
-# Requests that a client sends before it has the last answer. No proxy does that.
+# The most requests that a client may send before it has an answer; no proxy does that.
 _MOST_PIPELINED = 20
 _MOST_PIPELINED_BYTES = 256 * 1024
 
@@ -41,7 +42,7 @@ _OTHER_FILES = 256  # files of the store, the log and the interpreter
 
 
 class Connections:
-    """The connections of one server, ordered by the start of their present wait or request.
+    """The open connections of a server, in the order in which their current request or wait began.
 
     Args:
         most: how many there may be.
@@ -79,7 +80,7 @@ class Connections:
             self._waiting[connection] = now
 
     def begin_request(self, connection: _Connection) -> None:
-        """Note that the head of a request has arrived."""
+        """Note that a connection has received the head of a request."""
         if connection in self._waiting:
             del self._waiting[connection]
             self._asking[connection] = None
@@ -129,19 +130,19 @@ class Connections:
 
 
 class _ExcessError(Exception):
-    """The client sends more than it may; raised inside the parser, which then stops."""
+    """Raised inside the parser, to stop it, when a client exceeds a limit."""
 
 
 class _Connection(HttpToolsProtocol):
-    """An HTTP connection; ``others`` counts all connections of the server."""
+    """One HTTP connection of the server; ``others`` holds all connections."""
 
     others: ClassVar[Connections]
 
     _in_head = False
-    _framing_bytes = 0  # since the head began or ended, or since the last byte of a body
+    _framing_bytes = 0  # in the current head, or between two parts of a body
     _pipelined_bytes = 0
     _exceeds = False
-    _current: RequestResponseCycle | None = None  # the request that is answered now
+    _current: RequestResponseCycle | None = None  # the request that the application is answering
 
     @property
     def sends_body(self) -> bool:
@@ -200,7 +201,7 @@ class _Connection(HttpToolsProtocol):
         self._framing_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header field, but drop a trailer: the application would take it for a header."""
+        """Keep a header field; drop a trailer, which the application would take for a header."""
         if self._in_head:
             self._check(len(self.headers) < _MOST_FIELDS)
             super().on_header(name, value)
@@ -237,7 +238,7 @@ class _Connection(HttpToolsProtocol):
             raise _ExcessError
 
     def _refuse_excess(self) -> None:
-        """Close the connection; answer first if the client waits for no earlier answer."""
+        """Close the connection of a client that exceeds a limit, with an answer where possible."""
         if self.pipeline or (self._is_answering and self.cycle.response_started):
             self._disconnect()
             self.transport.close()
@@ -245,13 +246,13 @@ class _Connection(HttpToolsProtocol):
             self._close_with(_HEAD_TOO_LARGE)
 
     def _close_with(self, answer: bytes) -> None:
-        """Answer in place of the application, and report a disconnected client to it."""
+        """Send an answer, close the connection, and report a disconnect to the application."""
         self.transport.write(answer)
         self.transport.close()
         self._disconnect()
 
     def _disconnect(self) -> None:
-        """Tell the application that the client is gone; uvicorn tells only the newest request."""
+        """Report a disconnect to the application; uvicorn does so only for the newest request."""
         if self._current is not None and not self._current.response_complete:
             self._current.disconnected = True
             self._current.message_event.set()
@@ -261,7 +262,7 @@ class _Connection(HttpToolsProtocol):
 
 
 def allow_files(connections: int) -> None:
-    """Raise this process's limit of open files for this many connections, if that is allowed."""
+    """Raise this process's limit of open files to fit this many connections, if permitted."""
     try:
         import resource  # noqa: PLC0415 - Windows has neither this module nor the limit
     except ImportError:
@@ -271,7 +272,8 @@ def allow_files(connections: int) -> None:
     if most != resource.RLIM_INFINITY:
         wanted = min(wanted, most)
     if limit != resource.RLIM_INFINITY and limit < wanted:
-        with suppress(OSError, ValueError):  # macOS allows less than getrlimit reports
+        # On macOS the true maximum is lower than the one that getrlimit returns.
+        with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 

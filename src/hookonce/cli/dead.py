@@ -38,7 +38,7 @@ from .times import time_text
 
 _NOTHING = "no dead letters"
 
-# On a terminal, a replay of more shows a progress bar, and no line for each success.
+# A replay of more events than this shows a progress bar instead of a line for each success.
 _MANY = 20
 
 
@@ -248,7 +248,7 @@ class _Replaying:
         left = list(event_ids)
         try:
             for receiver in receivers:
-                # Not `async with receiver`: that would also start the workers of its inbox.
+                # `async with receiver` would start the inbox workers too.
                 async with receiver.opened():
                     if event_ids:
                         left = await self._replay_named(receiver, left, receivers[-1])
@@ -263,7 +263,7 @@ class _Replaying:
     async def _replay_named(
         self, receiver: Receiver, event_ids: Sequence[str], last: Receiver
     ) -> list[str]:
-        """Replay the events that are dead letters of this receiver; return the other ids.
+        """Replay those events that are dead letters of this receiver; return the ids of the others.
 
         The last receiver tries all ids, so that unknown ids are reported.
         """

@@ -38,10 +38,10 @@ from .stores import chosen_url, named_store, run, store_file_option
 _PATH = "/webhooks"
 
 _Answer: TypeAlias = tuple[int, str]
-"""Status and reason; or 0 and the fault, if there is no answer."""
+"""Status and reason of an answer; without an answer, 0 and the error."""
 
 _DUPLICATE: _Answer = (200, Reason.DUPLICATE)
-# The answers to a first delivery whose event reaches the handler.
+# An answer with one of these reasons means that the handler runs for the event, now or later.
 _REACHES_HANDLER = {Reason.HANDLED, Reason.STORED, Reason.REJECTED, Reason.HANDLER_FAILED}
 
 # The handler treats the events with these ids in a special way.
@@ -54,9 +54,9 @@ _ATTEMPTS = {
     _POISON: ["failed"] * _MAX_ATTEMPTS,
     _UNWANTED: ["rejected", "succeeded"],  # the second attempt is a replay
 }
-"""The right outcomes of the handler's attempts; at all other events it succeeds at once."""
+"""The expected outcomes of the handler's attempts; for other events its first attempt succeeds."""
 
-# The worker needs a second or two, and more on a busy machine.
+# How long to wait for the inbox worker, which needs a second or two on an idle machine.
 _INBOX_SECONDS, _POLL_SECONDS = 20.0, 0.02
 
 _Row: TypeAlias = tuple[str, str, int, str, str, int | None]
@@ -189,7 +189,7 @@ class _Demonstration:
         await deliver(unwanted, (202, Reason.ALREADY_DEAD), attempt=2)
         await self._check_dead_letters({**dead, _UNWANTED: "rejected"})
         self._is_repaired = True
-        with suppress(LookupError):  # the check has reported the missing dead letter
+        with suppress(LookupError):  # `_check_dead_letters` has reported a missing dead letter
             await self._receiver.dead.replay(_UNWANTED)
         await self._check_dead_letters(dead)
 
@@ -243,12 +243,13 @@ class _Demonstration:
                 outcome = "rejected"
                 raise Reject("the handler cannot use it")
             if event.id == _SLOW:
-                await asyncio.sleep(0.2)  # until the other copy arrives
+                await asyncio.sleep(0.2)  # give the copy time to arrive
             outcome = "succeeded"
         finally:
             attempts = self._attempts[event.id]
             attempts.append(outcome)
-            if self._with_inbox or context.is_replay:  # otherwise the answer shows it
+            # Otherwise the line of the answer shows the outcome.
+            if self._with_inbox or context.is_replay:
                 expected = self._expected_attempts.get(event.id, attempts)
                 wanted = "" if attempts == expected[: len(attempts)] else f"attempts {expected}"
                 row = (event.type, event.id, context.attempt, "handler", outcome, None)
@@ -267,7 +268,7 @@ class _Demonstration:
             self._output.record({"fault": fault, "right": False}, f"WRONG: {fault}", "bold red")
 
     def _print(self, row: _Row, started: float, style: str, wanted: str) -> None:
-        """Print a delivery or an attempt; if its outcome is wrong, ``wanted`` is the right one."""
+        """Print a delivery or an attempt; ``wanted`` is the right outcome of a wrong one."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         *shown, status = row
@@ -296,7 +297,7 @@ class _Demonstration:
         self._output.record({**counts, "right": right}, f"\n{line}", style)
 
     async def _discard_all(self) -> None:
-        """Leave no dead letters in the user's store; the store forgets the other records itself."""
+        """Discard all dead letters of the demo; the store deletes its other records by itself."""
         for one in await self._receiver.dead.list():
             await self._receiver.dead.discard(one.delivery.event_id)
 

@@ -38,7 +38,7 @@ from .output import Output, json_option
 from .statuses import Status
 
 _Found: TypeAlias = tuple[str, list[Finding]]
-"""The name of an endpoint, and the findings about its receiver."""
+"""The name of an endpoint, and what the doctor found about its receiver."""
 
 _STYLES = {Level.OK: "green", Level.NOTE: "", Level.WARNING: "yellow", Level.FAULT: "bold red"}
 
@@ -82,7 +82,7 @@ def doctor(
         if isinstance(subjects, Finding):
             found = [("", [subjects])]
         else:
-            # Before the tests, which change what the server has seen last.
+            # Ask before the test deliveries, because they change what /readyz reports.
             ready = [] if url is None else _readiness_findings(url, health_url)
             found = asyncio.run(_examine(subjects, url, host))
             found[0][1].extend(endpoint_findings(subjects))
@@ -95,7 +95,7 @@ def doctor(
 
 
 def _readiness_findings(url: str, health_url: str | None) -> list[Finding]:
-    """Return what the server's ``/readyz`` says about itself."""
+    """Return the findings about a running server's ``/readyz``."""
     health_url = health_url or urlsplit(url)._replace(path="/readyz", query="").geturl()
     said: object = None
     with contextlib.suppress(httpx2.HTTPError, httpx2.InvalidURL, ValueError):

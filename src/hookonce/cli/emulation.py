@@ -37,11 +37,11 @@ _POLL_SECONDS = 0.05
 
 
 class _AllEmitted(Exception):  # noqa: N818 - not an error: raised to end a flow early
-    """No event is left to emit."""
+    """Raised when no event is left to emit."""
 
 
 class PacedEmitter:
-    """Emits each event at its moment, under a new id.
+    """Emits each event at its planned time, under a new id.
 
     Args:
         moments: the moments of the events, in seconds after the first.
@@ -59,7 +59,7 @@ class PacedEmitter:
         return [row.resource for row in self._service.workspace.channels.values()]
 
     async def emit(self, event: str, *, data: Mapping[str, JsonValue] | None = None) -> Event[Any]:
-        """Emit an event at the next moment.
+        """Wait until the next planned time, then emit an event.
 
         Raises:
             _AllEmitted: no moment is left, or no endpoint.
@@ -76,7 +76,8 @@ class PacedEmitter:
             if not self._waits:
                 raise _AllEmitted
             await asyncio.sleep(_POLL_SECONDS)
-            self._started += loop.time() - due  # postpone all later events too
+            # Postpone all later events by the same time.
+            self._started += loop.time() - due
             due = loop.time()
         return await self._service.emit(event, data=data, event_id=new_event_id())
 
@@ -87,7 +88,7 @@ class PacedEmitter:
 async def emit_all(
     emitter: PacedEmitter, seed: int, *, flow: str | None = None, types: Sequence[str] = ()
 ) -> None:
-    """Emit events until the emitter has no more moments.
+    """Emit events until the planned times of the emitter end.
 
     Args:
         flow: the name of a flow to repeat; by default single events.
@@ -123,11 +124,11 @@ class Emulation:
         self._tally.count(attempt)
         try:
             print_attempt(attempt, self._output)
-        except OSError as error:  # the reader of the output is gone
+        except OSError as error:  # the program that reads the output has ended
             self._fail(error)
 
     def write_secret(self, secret: str) -> None:
-        """Write a new secret above the last one, which stays valid for a day."""
+        """Write a new secret above the previous secret, which stays valid for a day."""
         if self._secrets_file is None:
             return
         path, outdated = self._secrets_file, set(self._written[:-1])
@@ -195,7 +196,7 @@ class Emulation:
             await self._ended.wait()
 
     def _fail(self, error: Exception) -> None:
-        # Keep the error for the end: the delivery that is under way would swallow it.
+        # Raise the error only at the end: the code that delivers would swallow it.
         self._fault = error
         self._ended.set()
 

@@ -20,8 +20,8 @@ from .statuses import ENDED_BY_SIGNAL, Status
 
 _IDLE_THREAD_SECONDS = 0.2
 
-# The number of calls that may time out in sequence if the store hangs: for handlers that finish,
-# for events that are released, and for the workers.
+# How many store calls may time out in sequence during a shutdown: to record the end of handlers, to
+# release events, and to stop workers.
 _LAST_CALLS = 10
 
 
@@ -43,7 +43,7 @@ def ended_by_signals(end: Callable[[], object], *, kills_at_second: bool = True)
     def receive(number: int, _: FrameType | None) -> None:
         nonlocal is_ending
         if is_ending and kills_at_second:
-            # Not by the signal's default action: the kernel ignores that for PID 1.
+            # The signal's default action would not end PID 1: the kernel ignores it there.
             _end_now(ENDED_BY_SIGNAL + number)
         if not is_ending:
             is_ending = True
@@ -74,7 +74,7 @@ def ended_after_this(what: str) -> Iterator[None]:
 
     is_main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if is_main else ()
-    # Leave ignored signals ignored: a shell does that for commands in the background.
+    # Leave ignored signals ignored: a shell makes background commands ignore SIGINT.
     before = {n: signal.getsignal(n) for n in numbers if signal.getsignal(n) != signal.SIG_IGN}
     for number in before:
         signal.signal(number, receive)

@@ -1,4 +1,4 @@
-"""The default port, the health token's variable, and sockets that several processes share."""
+"""The default port, the variable of the health token, and sockets for several processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def bound(host: str, port: int) -> list[socket.socket]:
     """
 
     async def bind() -> list[socket.socket]:
-        # asyncio binds them, so that the same hosts and ports are accepted as for one process.
+        # asyncio accepts the same hosts and ports here as for a single process.
         loop = asyncio.get_running_loop()
         server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
         try:

@@ -27,22 +27,22 @@ E = TypeVar("E", bound=DeadLetter | Entry)
 NOT_FOUND = "not found"
 """The result for an event that is not in the list."""
 
-# A store may do nothing else while it reads one page.
+# Read pages of this size, because a store may block other calls while it reads a page.
 _PAGE = 500
 
-# Concurrent calls share one commit or one round trip.
+# How many calls run at the same time: a store puts them into one commit or one round trip.
 _AT_ONCE = 256
 
-# With a filter the store must read every event to count them, so the count ends here.
+# Count at most this many events behind a filter, because the store must read each of them.
 _MOST_COUNTED = 1000
 
 ReadPage: TypeAlias = Callable[[str | None, int], Awaitable[Sequence[E]]]
-"""Returns one page of a list, oldest event first, given a place (or None) and a limit."""
+"""A function that returns one page of a list, oldest event first, given a cursor and a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventList(Generic[E]):
-    """A list of a store's events: how the store reads it, and how a command prints it.
+    """A list of a store's events, and how to read and print it.
 
     Attributes:
         name: how messages call one of its events.
@@ -61,7 +61,7 @@ class EventList(Generic[E]):
     columns: Mapping[str, str]
 
     def pages(self, store: InboxStore, **wanted: object) -> ReadPage[E]:
-        """Return a function that reads a page of the events that pass the filters."""
+        """Return a function that reads one page of the events that match the filters."""
         find = self.find(store)
         return lambda after, limit: find(after=after, limit=limit, **wanted)
 
@@ -73,7 +73,7 @@ class EventList(Generic[E]):
 async def keys_of(
     read: ReadPage[E], *, is_wanted: Callable[[E], bool] = lambda _: True
 ) -> list[DeliveryKey]:
-    """Return the keys of all events of a list, each once, oldest first.
+    """Return the key of every event in a list, oldest first.
 
     All keys are read before a command changes an event, because the list changes with it.
     """
@@ -86,7 +86,7 @@ async def keys_of(
 
 
 def ids_of(key: DeliveryKey) -> tuple[str, str]:
-    """Return the endpoint and the event id of a key; the name of an endpoint has no colon."""
+    """Return the endpoint and the event id of a key. An endpoint's name contains no colon."""
     endpoint, _, event_id = key.partition(":")
     return endpoint, event_id
 
@@ -118,7 +118,7 @@ def print_list(
     endpoint: str | None = None,
     **wanted: object,
 ) -> None:
-    """Print the first events of a list, oldest first, and how many more there are.
+    """Print the oldest events of a list, and how many follow.
 
     Args:
         limit: how many to print; None for all.
@@ -145,7 +145,8 @@ def print_list(
                 more, least = _MOST_COUNTED, "more than "
         else:
             more = events.count(await store.stats(endpoint=endpoint)) - shown
-        if more > 0:  # on standard error: a program reads the list
+        # A program may parse standard output.
+        if more > 0:
             click.echo(f"{least}{more} more; --all lists them", err=True)
 
     with_store(store_url, print_pages)
@@ -184,7 +185,7 @@ def print_one(
         return await events.load(store)(await _one_key(events, store, event_id, endpoint))
 
     event = with_store(store_url, load)
-    if event is None:  # it was handled or discarded meanwhile
+    if event is None:  # handled or discarded since `_one_key`
         raise Nothing(f"there is no {events.name} {event_id!r} any more")
     if raw:
         click.echo(event.delivery.body, nl=False)
@@ -207,7 +208,7 @@ def print_one(
 async def _one_key(
     events: EventList[E], store: InboxStore, event_id: str, endpoint: str | None
 ) -> DeliveryKey:
-    """Return the key of an event, or exit with a list of the endpoints that have it."""
+    """Return an event's key; exit with an error if no endpoint, or more than one, has the event."""
     places = await events.endpoints_of(store, event_id)
     named = [place for place in places if endpoint in {None, place}]
     if len(named) == 1:
@@ -221,7 +222,7 @@ async def _one_key(
 
 
 def check_selection(event_ids: Sequence[str], event_type: str | None, *, every: bool) -> None:
-    """Exit with a usage error unless events are named in exactly one way."""
+    """Exit with a usage error unless exactly one of ids, a type and --all is given."""
     if bool(event_ids) + bool(every) + bool(event_type) != 1:
         raise click.UsageError("name events by their ids, by --type, or --all")
 
@@ -238,7 +239,7 @@ def change_selected(
     nothing: str,
     as_json: bool,
 ) -> None:
-    """Change the events with these ids; without ids, all events that ``is_wanted`` selects.
+    """Change the events with these ids; without ids, the events that ``is_wanted`` selects.
 
     Exits with 1 if an id is not found. A listed event that is gone meanwhile is no failure.
 
@@ -268,7 +269,7 @@ def change_selected(
 async def _named_keys(
     events: EventList[E], store: InboxStore, event_ids: Sequence[str], endpoint: str | None
 ) -> list[DeliveryKey]:
-    """Return the keys of events at the endpoint; if it is None, at every endpoint that has them.
+    """Return the keys of events at one endpoint; without ``endpoint``, wherever the events are.
 
     An unknown id gets the default endpoint, where the change will not find it either.
     """
@@ -286,7 +287,7 @@ async def _for_each(
     change: Callable[[DeliveryKey], Awaitable[str]],
     output: Output,
 ) -> set[str]:
-    """Change each event, many at the same time; print and return the results."""
+    """Change events, many at the same time; print each result and return the distinct results."""
     found = set()
     for start in range(0, len(keys), _AT_ONCE):
         some = keys[start : start + _AT_ONCE]
@@ -298,7 +299,7 @@ async def _for_each(
 
 
 def print_result(key: DeliveryKey, result: str, output: Output, style: str = "") -> None:
-    """Print the result for one event, with its endpoint unless that is the default one."""
+    """Print the result for one event; name its endpoint unless it is the default endpoint."""
     endpoint, event_id = ids_of(key)
     where = "" if endpoint == "default" else f" at {endpoint}"
     output.record(

@@ -1,4 +1,4 @@
-"""Loads what a command line names: receivers by ``MODULE:NAME``, secrets by file or variable."""
+"""Loads receivers by ``MODULE:NAME``, and secrets from a file or an environment variable."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def load_secrets(path: Path | None) -> tuple[str, ...]:
 
 
 def unchecked_secrets(path: Path | None) -> tuple[str, ...]:
-    """Return the configured secrets, even unusable ones."""
+    """Return the configured secrets without checking whether they are usable."""
     if path is None:
         return read_environment()
-    # Bytes that are not UTF-8 make an unusable secret, which the diagnosis reports.
+    # Keep bytes that are not UTF-8: the diagnosis reports the secret that contains them.
     return secret_lines(path.read_text("utf-8", "replace"))
 
 
@@ -144,7 +144,7 @@ def load(name: str, *, factory: bool = False) -> Loaded:
 
 
 def receivers_of(named: object) -> dict[str, Receiver]:
-    """Return the receivers of an object by path, or the object itself if it is a receiver."""
+    """Return receivers by path: an object's receivers, or the object if it is a receiver itself."""
     if isinstance(named, Receiver):
         return {"": named}
     if isinstance(named, Mapping | list | tuple):
@@ -165,7 +165,7 @@ def user_frames(error: BaseException) -> str:
 
 
 def import_named(name: str, *, factory: bool) -> object:
-    """Return the object that ``MODULE:NAME`` names, or with ``factory`` the object it returns.
+    """Import and return the object that ``MODULE:NAME`` names; call it if ``factory`` is true.
 
     As with ``python -m``, modules are also found in the current folder, unless ``PYTHONSAFEPATH``
     is set. Every error of the module passes through.
@@ -178,7 +178,7 @@ def import_named(name: str, *, factory: bool) -> object:
         raise LookupError(
             f"{name!r} does not name a receiver; write MODULE:NAME, for example app.hooks:receiver"
         )
-    with suppress(FileNotFoundError):  # the current folder was removed
+    with suppress(FileNotFoundError):  # the current folder no longer exists
         if not sys.flags.safe_path and (folder := os.getcwd()) not in sys.path:
             sys.path.insert(0, folder)
     try:

@@ -17,7 +17,7 @@ from .output import together
 
 _LEVELS = ("debug", "info", "warning", "error")
 
-# The attributes of every record; all others come from `extra`.
+# The attributes that every log record has; other attributes come from `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 log_options: Callable[[Any], Any] = together(
@@ -42,7 +42,7 @@ class JsonLines(logging.Formatter):
     """Formats a record as a JSON object: time, level, logger, message, and its ``extra`` fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object as one line of ASCII."""
+        """Return the record as one line of JSON in ASCII."""
         line: dict[str, Any] = {
             "time": utc(record.created).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -50,14 +50,14 @@ class JsonLines(logging.Formatter):
             "message": printable(record.getMessage()),
         }
         line |= {name: one for name, one in vars(record).items() if name not in _STANDARD}
-        line.pop("color_message", None)  # uvicorn's copy of the message with escapes
+        line.pop("color_message", None)  # uvicorn's copy of the message with colours
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
 def log_settings(level: str, form: str) -> dict[str, Any]:
-    """Return settings for ``logging.config``: the same form for uvicorn and for hookonce.
+    """Return settings for ``logging.config``, with one format for uvicorn and hookonce.
 
     The access log is off: the receiver logs more about each delivery.
     """

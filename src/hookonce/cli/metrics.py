@@ -21,7 +21,7 @@ metrics_option = click.option(
 def metrics_of(
     receivers: Sequence[Receiver], path: str
 ) -> tuple[Callable[[str, int], None], list[Route]]:
-    """Observe the receivers and return the route of their metrics, or exit with an error.
+    """Count the receivers' work, and return the route of the metrics; or exit with an error.
 
     Also returns a function that counts requests, which takes their kind and their status.
 
@@ -31,7 +31,7 @@ def metrics_of(
     if path.rstrip("/") == "/metrics":
         raise click.BadParameter("/metrics is the path of the metrics", param_hint="--path")
     try:
-        # Not at the top: prometheus_client is an optional dependency.
+        # Imported here because prometheus_client is an optional dependency.
         from hookonce.operations.prometheus import (  # noqa: PLC0415
             PrometheusObserver,
             metrics_routes,

@@ -24,14 +24,14 @@ from rich.text import Text
 
 from hookonce.logs import printable
 
-# The narrowest last column of a table: it mostly shows an error.
+# The smallest width of the last column, which usually shows an error.
 _LEAST_LAST = 16
 
 LAYOUT = "\n\t"
-"""The unprintable characters that are printed unescaped."""
+"""Control characters that are printed as they are, not escaped."""
 
 _RECORDS = f"{__name__}.records"
-"""The key in a click context's ``meta`` for the file that JSON is written to."""
+"""The key in a click context's ``meta`` for the output file of JSON records."""
 
 
 @contextmanager
@@ -99,14 +99,14 @@ class Output:
         self._console = _Console(highlight=False, soft_wrap=True)
 
     def record(self, record: Mapping[str, Any], line: str, style: str = "") -> None:
-        """Print a record: as JSON for programs, or as a line for people."""
+        """Print a record as JSON, or as a line of text without ``--json``."""
         if self._as_json:
             self._print_json(record)
         else:
             self._print(line, style)
 
     def say(self, line: str = "", style: str = "") -> None:
-        """Print a line for people; ``--json`` leaves it out."""
+        """Print a line of text; ``--json`` suppresses it."""
         if not self._as_json:
             self._print(line, style)
 
@@ -135,7 +135,8 @@ class Output:
         if sum(widths[:-1]) + 2 * len(widths) + _LEAST_LAST > self._console.width:
             self._stack(rows, columns)
             return
-        headings = (  # only the last column may wrap
+        # Only the last column may wrap.
+        headings = (
             Column(heading, overflow="fold", no_wrap=name != [*columns][-1])
             for name, heading in columns.items()
         )
@@ -145,7 +146,7 @@ class Output:
         self._console.print(table)
 
     def _stack(self, rows: Sequence[Mapping[str, str]], columns: Mapping[str, str]) -> None:
-        """Print rows that are too wide for a table: the other fields below the first ones."""
+        """Print rows that are too wide for a table: one line, then the other fields below."""
         first = next(iter(columns))
         for row in rows:
             head = [value for name in (first, "id", "type") if (value := row.get(name))]
@@ -183,7 +184,7 @@ class Output:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Raise the error again: rich would exit here, in the middle of a task."""
+        """Raise the error again; rich would end the process in the middle of a task."""
         raise  # noqa: PLE0704 - rich calls this in its except block
 
 

@@ -40,7 +40,7 @@ _ACTIVE = "active"
 def _since(
     context: click.Context, option: click.Parameter, text: str | None
 ) -> datetime | timedelta | None:
-    """Read how far to look back; refuse a time in the future."""
+    """Read the start of the compared period; refuse a time in the future."""
     since = read_since(context, option, text)
     try:
         beginning(since, now=utc(system_clock()))
@@ -114,7 +114,7 @@ def reconcile(
                 found = await receiver.reconcile(client, webhook_id, since=since)
                 if accepts:
                     found = await _accepted(found, receiver, event_ids or None, output)
-        except (ClientError, StoreError) as error:  # the status 1 means gaps
+        except (ClientError, StoreError) as error:  # not status 1, which means gaps
             raise CannotBegin(str(error)) from None
         _show(found, client, output)
         for failure in found.failures:
@@ -130,7 +130,7 @@ def reconcile(
 
 
 def _check_store(receiver: Receiver, *, accepts: bool) -> None:
-    """Exit unless this can be the receiver's store: with an empty store every event is a gap."""
+    """Exit if this cannot be the receiver's store: in an empty store every event would be a gap."""
     if accepts and not isinstance(receiver.store, ReconcilingStore):
         kind = type(receiver.store).__name__
         raise CannotBegin(f"the receiver's store, a {kind}, cannot remember accepted gaps")

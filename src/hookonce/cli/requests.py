@@ -20,7 +20,7 @@ from hookonce.logs import get_logger
 _log = get_logger("hookonce.requests")
 
 _PERIOD_SECONDS = 60.0
-_MOST_PLACES = 100  # strangers choose the paths
+_MOST_PLACES = 100  # limited, because strangers choose the paths
 _SHOWN_PLACES = 3
 _MOST_PATH_CHARACTERS = 100
 
@@ -39,7 +39,7 @@ class RequestKind(StrEnum):
     UNKNOWN = "unknown"
     """The answer was a 404, a 405 or a redirect."""
     MISDIRECTED = "misdirected"
-    """The same for a delivery: the request has a ``webhook-id`` header."""
+    """The answer was a 404, a 405 or a redirect, and the request has a ``webhook-id`` header."""
 
 
 class _Place(NamedTuple):
@@ -79,14 +79,15 @@ class RequestLog:
         self._next_summary: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and note the status of its answer."""
+        """Pass a request to the application, and count it with the status of its answer."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-            if self._next_summary is not None:  # the server shuts down
+            # At shutdown, log the counts of the last period.
+            if self._next_summary is not None:
                 self._next_summary.cancel()
                 self._summarise()
             return
-        status = int(HTTPStatus.INTERNAL_SERVER_ERROR)  # if the application raises
+        status = int(HTTPStatus.INTERNAL_SERVER_ERROR)  # the status if the application raises
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -94,7 +95,7 @@ class RequestLog:
                 status = message["status"]
             await send(message)
 
-        # The path is read now, since a mount changes it.
+        # Read the path before the call: a mount changes it.
         path, reached = scope["path"], list[object]()
         scope[REACHED] = reached
         try:
@@ -122,7 +123,7 @@ class RequestLog:
         return RequestKind.APPLICATION
 
     def _add(self, places: Counter[_Place], place: _Place) -> None:
-        """Log the first request of a period at once, and count the others."""
+        """Log the first request of a period at once; count the later ones for the summary."""
         if self._next_summary is None:
             self._next_summary = asyncio.get_running_loop().call_later(
                 _PERIOD_SECONDS, self._summarise
@@ -139,7 +140,7 @@ class RequestLog:
         places[place] += 1
 
     def _summarise(self) -> None:
-        """Log how many requests came in the period that ends, and begin the next one."""
+        """Log the counts of the period that ends now, and start the next period."""
         self._next_summary = None
         for places, level, text in (
             (self._misdirected, WARNING, "deliveries did not reach a receiver"),

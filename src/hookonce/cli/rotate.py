@@ -35,11 +35,11 @@ from .service import read_id, service_options, with_client
 from .statuses import CannotBegin, Nothing, Status
 
 _LOOK_SECONDS = 0.5
-# Several processes may share one address, and each must know the secret.
+# Several processes may share one address, and every process must know the secret.
 _ANSWERS_IN_A_ROW = 3
 
-# A delivery carries two signatures, one per secret (interface, Events: Delivery behaviour). The
-# interface does not show what becomes of the first secret after a second rotation.
+# The service signs with two secrets (interface, Events: Delivery behaviour). The interface does not
+# say whether a second rotation ends the first secret at once.
 _IF_LOST = (
     "If the service has rotated {}, the new secret is lost. The service signs with the old secret"
     " too for 24 hours: run this command again within that time. The second rotation may end the"
@@ -111,7 +111,7 @@ def rotate(
 
 @contextmanager
 def changing(file: SecretsFile) -> Iterator[None]:
-    """Lock the file while the block lasts, and report a fault of the file in one line."""
+    """Lock a file during the block, and report an error of the file in one line."""
     try:
         with file.locked():
             yield
@@ -130,7 +130,7 @@ def changing(file: SecretsFile) -> Iterator[None]:
 
 @contextmanager
 def asking(file: SecretsFile, if_lost: str) -> Iterator[Callable[[str, str], None]]:
-    """Yield a function that writes a new secret, with a comment above it, into the locked file.
+    """Yield a function that writes a new secret and its comment into the locked file.
 
     Request the secret inside the block. Signals that end the command wait for the end of the block.
 
@@ -221,7 +221,7 @@ class _Rotation:
         return rotation
 
     async def _rotated(self, client: Client) -> OpenRotation:
-        """Rotate the secret in the service, and write the new secret into the file at once."""
+        """Rotate the secret at the service, and write the new secret into the file at once."""
         count = len(secret_lines(self.file.read()))
         if count > 1:
             raise CannotBegin(
@@ -247,7 +247,7 @@ class _Rotation:
         return rotation
 
     async def _is_known(self) -> bool:
-        """Wait until every receiver knows the newest secret; return whether that is so."""
+        """Wait until every receiver knows the newest secret; return False after the time limit."""
         wanted = fingerprint(secret_lines(self.file.read())[0])
         for url in self.ready_urls:
             deadline = time.monotonic() + self.wait_seconds
@@ -265,10 +265,10 @@ class _Rotation:
         return True
 
     async def _fault(self, url: str, wanted: str) -> str | None:
-        """Return why a receiver does not know the secret, from one look at its ``/readyz``."""
+        """Ask ``/readyz`` once; return why the receiver does not know the secret, or None."""
         headers = {"authorization": f"Bearer {self.token}"}
         try:
-            # A new connection each time: another process may accept it.
+            # A new connection for each request: a different process may accept it.
             async with httpx2.AsyncClient(timeout=5.0, trust_env=False) as http:
                 answer = (await http.get(url, headers=headers)).json()
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -290,7 +290,7 @@ class _Rotation:
 
 
 def _removable(rotation: OpenRotation) -> datetime:
-    """Return the time after which every delivery signed by the old secret alone is refused."""
+    """Return when the last delivery signed only by the old secret exceeds the tolerance."""
     return rotation.at + timedelta(seconds=TOLERANCE_SECONDS)
 
 

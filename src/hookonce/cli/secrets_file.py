@@ -30,7 +30,7 @@ _ROTATING = re.compile(
 
 
 class OpenRotation(NamedTuple):
-    """A rotation that is not finished: the file still holds the old secret.
+    """A rotation that is not finished: the file still contains the old secret.
 
     Attributes:
         at: when the service gave the new secret.
@@ -41,7 +41,7 @@ class OpenRotation(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Self | None:
-        """Return the rotation that is open according to the text of a file."""
+        """Return the open rotation that a file's first line describes; None if there is none."""
         found = _ROTATING.match(text)
         return None if found is None else cls(found[1], datetime.fromisoformat(found[2]))
 
@@ -51,7 +51,7 @@ class OpenRotation(NamedTuple):
 
 
 def without_old_secret(text: str) -> str:
-    """Return the text after the rotation: without its comment and without the second secret.
+    """Return the text of the file after the rotation, without the comment and the old secret.
 
     Raises:
         SecretError: there are three secrets or more, so that nobody knows which is the old one.
@@ -67,7 +67,7 @@ def without_old_secret(text: str) -> str:
 
 
 class SecretsFile:
-    """A file of secrets; change it only while it is locked."""
+    """A file of secrets; lock it before you change it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -75,13 +75,13 @@ class SecretsFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder during the block: no other command can change its files.
+        """Lock the folder during the block, so that no other command changes its files.
 
         Raises:
             BlockingIOError: another command holds the lock.
             OSError: the folder cannot be opened.
         """
-        # Not a lock on the file itself: the next command would lock the file that replaced it.
+        # A lock on the file would not exclude the next command, because the file is replaced.
         self._folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,7 +90,7 @@ class SecretsFile:
             os.close(self._folder)
 
     def read(self) -> str:
-        """Return the text, empty if there is no file.
+        """Return the text of the file; empty if the file does not exist.
 
         Raises:
             SecretError: the file is not UTF-8 text, or holds a secret that cannot be used.
@@ -105,7 +105,8 @@ class SecretsFile:
                 text: str | None = file.read().decode()
         except FileNotFoundError:
             return ""
-        except UnicodeDecodeError:  # no `from`: the cause holds the file's bytes
+        # Raise below: the UnicodeDecodeError, as the cause, would contain the secrets.
+        except UnicodeDecodeError:
             text = None
         if text is None:
             raise SecretError(f"{str(self.path)!r} is not UTF-8 text")
@@ -115,7 +116,7 @@ class SecretsFile:
         return text
 
     def replace(self, text: str, mode: int | None = None) -> None:
-        """Replace the file by one with this text and the same owner.
+        """Write the text into a new file with the same owner, which replaces the file.
 
         Args:
             mode: the file's mode; by default it stays, or is 0600 if others could read the file.
@@ -128,7 +129,7 @@ class SecretsFile:
             mode = 0o600 if before is None else stat.S_IMODE(before.st_mode)
             mode = 0o600 if mode & stat.S_IRWXO else mode
         temporary = self.path.with_name(f".{self.path.name}.new")
-        temporary.unlink(missing_ok=True)  # a killed command has left it
+        temporary.unlink(missing_ok=True)  # left by a killed command
         with open(temporary, "xb", opener=_open) as file:
             try:
                 file.write(text.encode())
@@ -144,7 +145,7 @@ class SecretsFile:
         os.fsync(self._folder)
 
     def prove_replaceable(self) -> None:
-        """Check before a rotation that ``replace`` will succeed; raise its error if not."""
+        """Check that ``replace`` will succeed after a rotation; raise its error if not."""
         text, is_new = self.read(), not self.path.exists()
         self.replace(text)
         if is_new:
@@ -152,12 +153,12 @@ class SecretsFile:
 
 
 def _open(path: str, flags: int) -> int:
-    # O_NONBLOCK: to open a named pipe would wait for its other end.
+    # O_NONBLOCK: opening a named pipe would wait for the other end.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
 def _give(file: int, user: int, group: int) -> None:
-    """Give a new file the owner of the file that it replaces, so that the service can read it."""
+    """Give the new file the owner of the old file, so that the service can still read it."""
     made = os.fstat(file)
     if (user, group) == (made.st_uid, made.st_gid):
         return

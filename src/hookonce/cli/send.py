@@ -28,12 +28,12 @@ from .statuses import Nothing, Status
 
 _LOOK_SECONDS = 0.1
 
-# A proxy in the environment does not reach this machine.
+# A proxy named in the environment cannot reach this machine.
 _WITHOUT_PROXY = dict.fromkeys(("all://127.0.0.1", "all://localhost", "all://[::1]"))
 
 
 def _types(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    """Return the event types with which a shell completes a word."""
+    """Return the event types that complete a word in the shell."""
     return [name for name in EVENT_CLASSES if name.startswith(begun)]
 
 
@@ -112,7 +112,8 @@ def send(
 
     For example: hookonce send comment.received --url http://127.0.0.1:8000/webhooks
     """
-    secret = load_secrets(secrets_file)[0]  # the newest, which the sender keeps after a rotation
+    # The newest secret: during a rotation the service signs with it too.
+    secret = load_secrets(secrets_file)[0]
     if body_file is not None and changes:
         raise click.UsageError("--set changes the sample; with --body there is none")
     if body_file is None and not unchecked:
@@ -133,7 +134,8 @@ def send(
             request = signed_request(body, secret, message_id=event_id, attempt=attempt, skew=skew)
             if tamper:
                 request = request.tampered()
-            event_id = request.headers["webhook-id"]  # all copies have the same id
+            # All copies get the id of the first.
+            event_id = request.headers["webhook-id"]
             response = _posted(client, url, request, until=until)
             milliseconds = response.elapsed.total_seconds() * 1000
             accepted = accepted and response.is_success
@@ -157,7 +159,7 @@ def send(
 def _posted(
     client: httpx2.Client, url: str, request: SignedRequest, *, until: float
 ) -> httpx2.Response:
-    """Return the answer; try again while the port is closed, because the server may still start."""
+    """Return the answer; try again while the port is closed: the server may be starting."""
     headers = [(name.encode(), value.encode()) for name, value in request.headers.items()]
     says_so = True
     while True:
@@ -183,7 +185,7 @@ def _is_refused(error: BaseException | None) -> bool:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Exit with one line if an id, a time or a text cannot be sent, or nobody answers."""
+    """Exit with one line if a value cannot be sent or the server does not answer."""
     try:
         yield
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:

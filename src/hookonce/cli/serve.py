@@ -44,18 +44,19 @@ if TYPE_CHECKING:
 
 
 TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - the variable's name, not a token
-# Under --reload, every process gets the same generated token through this variable.
+# With --reload, all processes get one generated token through this variable.
 _GENERATED_TOKEN_VARIABLE = "_HOOKONCE_GENERATED_INSPECTOR_TOKEN"  # noqa: S105 - the same
 
-# Longer than any answer takes; the receiver's lifespan then drains the handlers.
+# How long open answers may take at shutdown; every answer takes less. The receiver's lifespan then
+# drains the handlers.
 _SHUTDOWN_SECONDS = 30
 
-# Connections that the kernel has accepted and the server has not: room for a burst.
+# How many new connections may wait in the kernel until the server accepts them.
 _BACKLOG = 2048
 
 
 def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
-    """Refuse an invalid address: uvicorn would trust nobody, without a warning."""
+    """Refuse an invalid address; uvicorn would silently trust no proxy."""
     for one in (part.strip() for part in text.split(",")):
         try:
             if one != "*":
@@ -188,7 +189,8 @@ def serve(
     if with_inspector:
         inspector, generated_token = _inspector(targets, [_own_name(host), *inspector_hosts])
     for one in targets:
-        run(_open_once(one))  # gives one line of error, where the server would print a traceback
+        # Report a failure in one line; the server would print a traceback.
+        run(_open_once(one))
     app = _app_of(loaded, path, inspector, with_metrics=metrics)
     connections = Connections(
         max_connections, idle_seconds=idle_seconds, refuse=_refusing(targets[0])
@@ -213,7 +215,8 @@ def serve(
     def after_start(port: int) -> None:
         if member is not None:
             member.report_ready(end_seconds)
-        if generated_token is not None:  # print it, do not log it: more people can read the log
+        # Do not log the token: more people can read the log.
+        if generated_token is not None:
             url = f"http://{_own_name(host)}:{port}{INSPECTOR_PATH}/"
             click.echo(f"inspector: {url}?token={generated_token}")
 
@@ -223,7 +226,7 @@ def serve(
         before_end=inspector.end if inspector else lambda: None,
         after_start=after_start,
     )
-    # uvicorn shuts down at a signal, and then raises the same signal again.
+    # uvicorn shuts down at a signal and then raises the signal again; ignore it the second time.
     signal.signal(signal.SIGTERM, lambda *_: None)
     with suppress(KeyboardInterrupt, SystemExit):  # SystemExit: the port is taken
         server.run(listeners)
@@ -270,7 +273,7 @@ class _Server(uvicorn.Server):
 def _app_of(
     loaded: Loaded, path: str, inspector: Inspector | None, *, with_metrics: bool
 ) -> ASGIApp:
-    """Return the application to serve, with a log of all requests; or exit with an error."""
+    """Return the application to serve, which logs all requests; or exit with an error."""
     receivers = tuple(loaded.receivers.values())
     count_request, more = metrics_of(receivers, path) if with_metrics else (None, [])
     health_token = os.environ.get(HEALTH_TOKEN_VARIABLE) or None
@@ -289,7 +292,7 @@ def _app_of(
 
 
 def _check_paths(path: str, inspector_hosts: Sequence[str], *, with_inspector: bool) -> None:
-    """Exit with a usage error if ``path`` is invalid or belongs to another route."""
+    """Exit with a usage error if ``path`` is invalid or another route has the same path."""
     if not path.startswith("/"):
         raise click.BadParameter(f"a path starts with a slash, unlike {path!r}")
     if path.rstrip("/") in HEALTH_PATHS:
@@ -301,7 +304,7 @@ def _check_paths(path: str, inspector_hosts: Sequence[str], *, with_inspector: b
 
 
 def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
-    """Exit with a usage error if several processes serve a page that shows only one process."""
+    """Exit with a usage error if several processes serve a page that covers only one process."""
     if with_inspector:
         raise click.UsageError(
             "--inspector is a page of one process. Leave it out here, and serve it from one more"
@@ -316,14 +319,14 @@ def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
 
 
 def _own_name(host: str) -> str:
-    """Return the host for the server's own URL, given the address that it listens on."""
+    """Return the host of the server's own URL, given the host that the server listens on."""
     if host in {"", "0.0.0.0", "::"}:  # noqa: S104 - compared
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
 
 
 def _inspector(receivers: Sequence[Receiver], hosts: Sequence[str]) -> tuple[Inspector, str | None]:
-    """Return the inspector, and its token if that was generated; or exit with an error."""
+    """Return the inspector, and its token if the token was generated; or exit with an error."""
     try:
         from hookonce.operations.inspector import (  # noqa: PLC0415 - it needs jinja2, an optional dependency
             LOOPBACK_HOSTS,
@@ -341,7 +344,7 @@ def _inspector(receivers: Sequence[Receiver], hosts: Sequence[str]) -> tuple[Ins
 
 
 def _refusing(receiver: Receiver) -> ASGIApp:
-    """Return an application that answers 503 to the requests of excess connections."""
+    """Return an application that answers 503, for connections over the limit."""
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of an ASGI application
         note_unread(receiver, OVERLOADED, 0.0)
@@ -381,7 +384,7 @@ async def serving(app: ASGIApp, port: int) -> AsyncIterator[str]:
     Raises:
         CannotBegin: the port is taken, or the application does not start.
     """
-    # IPPROTO_TCP, not 0: else asyncio leaves Nagle's algorithm on, which delays answers by 40 ms.
+    # Without IPPROTO_TCP, asyncio leaves Nagle's algorithm on, which delays answers by 40 ms.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 URL_VARIABLE = "HOOKONCE_API_URL"
 
-# The length of an error's details in a message; their shape depends on the error's code.
+# The most characters of an error's details in a message: their size depends on the error.
 _MAX_DETAILS = 500
 
 

@@ -33,7 +33,7 @@ class Status(IntEnum):
 
 
 ENDED_BY_SIGNAL = 128
-"""The base of the status that a shell reports for a process ended by a signal: add its number."""
+"""A shell adds the signal's number to this base to report a process that a signal ended."""
 
 
 class CannotBegin(click.ClickException):
@@ -43,6 +43,6 @@ class CannotBegin(click.ClickException):
 
 
 class Nothing(click.ClickException):
-    """Ends a command that asked for something that is missing or does not answer."""
+    """Ends a command whose object does not exist or whose server does not answer."""
 
     exit_code = Status.FOUND

@@ -1,4 +1,4 @@
-"""How commands name a store: by its URL, without the application's code, or by a receiver."""
+"""Options that name a store: by its URL, or by a receiver that uses it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ endpoint_option = click.option(
 
 
 def store_argument(ids: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the parameters ``store_url`` and ``event_ids``.
+    """Return a decorator that adds the parameters ``store_url`` and ``event_ids`` to a command.
 
     The store is a URL or MODULE:NAME, a receiver that uses it. It is the first argument, in the
     file of --store-file, or in the environment. With a file every argument is an id; with the
@@ -75,7 +75,7 @@ def store_argument(ids: str = "") -> Callable[[Callable[..., None]], Callable[..
 
 
 def _named(words: tuple[str, ...], store_file: Path | None) -> tuple[str, tuple[str, ...]]:
-    """Return the URL of the store, and the other words."""
+    """Return the URL or receiver that names the store, and the remaining arguments."""
     in_environment = os.environ.get(STORE_VARIABLE)
     if store_file is not None:
         return _url_in(store_file), words
@@ -120,7 +120,7 @@ def _store(url: str) -> Store:
 
 
 def check_store(url: str) -> None:
-    """Exit with an error if the store cannot be opened."""
+    """Open and close the store; exit with an error if that fails."""
     store = _store(url)
 
     async def open_it() -> None:
@@ -137,12 +137,12 @@ _TARGET = re.compile(r"[\w.]+:[\w.]+")
 
 
 def is_target(word: str) -> bool:
-    """Return whether a word is MODULE:NAME, and not the URL of a store."""
+    """Return whether a word has the form MODULE:NAME, and not that of a store's URL."""
     return _TARGET.fullmatch(word) is not None
 
 
 def named_store(url: str) -> InboxStore:
-    """Return the store of a URL or MODULE:NAME; exit with an error for a store in memory."""
+    """Return the store that a URL or MODULE:NAME names; exit if the store is in memory."""
     if is_target(url):
         with stand_in_secrets():
             stores = [receiver.store for receiver in load_receivers(url)]
@@ -176,7 +176,7 @@ def with_store(url: str, use: Callable[[InboxStore], Awaitable[T]]) -> T:
 
 
 def use_existing(store: object) -> None:
-    """Say which store the command uses; exit if opening it would create its file.
+    """Print the name of the store; exit if opening the store would create its file.
 
     A new store would hide a wrong path, or a variable that is set for the service but not here. An
     empty file is refused too: the folder's owner could link to an empty file of another user.

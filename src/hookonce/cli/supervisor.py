@@ -42,23 +42,24 @@ _log = logging.getLogger("hookonce")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-# How late the supervisor may notice a death or a signal.
+# How long a signal or the death of a process may stay unnoticed.
 _TICK_SECONDS = 0.1
 
-# A process that dies sooner after it was ready counts as a failure.
+# A process that dies sooner than this after it was ready counts as a failure.
 _STABLE_SECONDS = 10.0
 _MAX_FAILURES = 5
 _PAUSE_STEP_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
-# Failures further apart than this are unrelated: a process that keeps failing does so more often,
-# even after the longest pause.
+# Failures further apart than this are unrelated. A process that fails again and again does so more
+# often, even with the longest pause between its starts.
 _RESET_SECONDS = 60.0
 
-# The time limit for the end of a process that was not ready yet, and so has not reported its own.
+# How long a process may take to end if it was not ready yet: only a ready process reports its own
+# limit.
 _STARTING_END_SECONDS = 60.0
 
 
 class Member:
-    """A process's connection to its supervisor; the process ends when the supervisor ends."""
+    """The connection of a process to its supervisor; the process ends when the supervisor ends."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -70,17 +71,17 @@ class Member:
         Args:
             end_seconds: how long its shutdown may take before the supervisor kills it.
         """
-        with suppress(OSError):  # the supervisor is gone; the thread ends this process
+        with suppress(OSError):  # without a supervisor, the other thread ends this process
             self._line.sendall(f"{os.getpid()} {end_seconds}\n".encode())
 
     def _end_with_supervisor(self) -> None:
         with suppress(OSError):
-            self._line.recv(1)  # returns when the supervisor's end is closed; it never writes
+            self._line.recv(1)  # the supervisor never writes: this returns when it has ended
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def supervised(count: int, announcement: str, listeners: Sequence[socket.socket] = ()) -> Member:
-    """Fork ``count`` processes. Return in each of them; the caller supervises and never returns.
+    """Fork ``count`` processes, and return in each; the calling process supervises them to the end.
 
     A process that cannot start ends all of them, with its exit status. A process that dies later is
     replaced: after growing pauses if processes keep dying soon after their start. If five of them
@@ -119,13 +120,14 @@ class _Supervisor:
         self._last_failure = -inf
         self._next_start = -inf
         self._status = 0
-        self._deadline: float | None = None  # the time limit of the shutdown; None before it
+        self._deadline: float | None = None  # of the shutdown; None while running
 
     def run(self) -> Member:
         before = {number: signal.signal(number, self._note_signal) for number in _SIGNALS}
         while True:
             while self._lacks_process():
-                # The new process must not run the supervisor's handlers: it would lose the signal.
+                # Block signals: a new process would run the supervisor's handlers, and lose the
+                # signal.
                 signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
                 is_new = self._fork()
                 if is_new:
@@ -135,8 +137,8 @@ class _Supervisor:
                 if is_new:
                     return Member(self._theirs)
             self._read_reports(_TICK_SECONDS)
-            # Handle signals before reaping: a service manager may have signalled the processes too,
-            # and a process that has ended for this reason must not count as a failure.
+            # Handle signals before dead processes: a service manager may have signalled every
+            # process, and a process that ended for this reason must not count as a failure.
             self._obey_signals()
             self._reap()
             self._kill_late()
@@ -147,7 +149,7 @@ class _Supervisor:
         self._signals.append(number)
 
     def _lacks_process(self) -> bool:
-        """Return whether to start a process; the first starts alone, as a trial."""
+        """Return whether a process is missing; the second starts only after the first was ready."""
         wanted = self._count if self._has_started else 1
         return (
             self._deadline is None
@@ -168,7 +170,8 @@ class _Supervisor:
             self._processes[pid] = _Process()
             return False
         self._ours.close()
-        os.setpgid(0, 0)  # a terminal's Ctrl-C reaches the supervisor alone, which passes it on
+        # A terminal sends Ctrl-C to its process group: only the supervisor stays in that group.
+        os.setpgid(0, 0)
         return True
 
     def _read_reports(self, seconds: float) -> None:
@@ -189,11 +192,11 @@ class _Supervisor:
 
     def _reap(self) -> None:
         while self._processes:
-            # Reap any child: as PID 1 the supervisor inherits orphans.
+            # As PID 1 the supervisor inherits orphans, so wait for any child.
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            self._read_reports(0)  # what the process wrote before it died
+            self._read_reports(0)  # read what the process reported before it died
             process = self._processes.pop(pid, None)
             if process is not None:
                 self._note_end(pid, process, os.waitstatus_to_exitcode(status))
@@ -205,7 +208,8 @@ class _Supervisor:
                 _log.error("process %d %s", pid, how)
                 self._status = self._status or 1
         elif not self._has_started:
-            if status not in {Status.FOUND, Status.CANNOT_BEGIN}:  # the reason is printed
+            # With these two statuses the process has printed the reason.
+            if status not in {Status.FOUND, Status.CANNOT_BEGIN}:
                 _log.error("process %d %s before it was ready", pid, how)
             self._shut_down(max(1, status))
         elif process.is_stable():
@@ -253,7 +257,7 @@ class _Supervisor:
         self._status = status
         longest = max((one.end_seconds for one in self._processes.values()), default=0.0)
         self._deadline = time.monotonic() + longest
-        for listener in self._listeners:  # refuse connections: nobody would accept them
+        for listener in self._listeners:  # closed, because nobody accepts connections any more
             listener.close()
         self._send(signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""Moments on the command line: how they are printed, and how ``--since`` reads them."""
+"""Times on the command line: how to print a time, and how to read ``--since``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def time_text(seconds: float) -> str:
 def read_since(
     _: click.Context, __: click.Parameter, text: str | None
 ) -> datetime | timedelta | None:
-    """Read a time span before now, or a time; a time without an offset is in UTC."""
+    """Read a time span before now, or a time, which is in UTC if it has no offset."""
     if text is None:
         return None
-    with suppress(ValueError):  # try a date first: 20261120 could be a span too
+    with suppress(ValueError):  # 20261120 is a date, not a span
         moment = datetime.fromisoformat(text)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     try:

@@ -128,7 +128,7 @@ def _split_request(raw: bytes) -> _Saved:
 
 
 def _header_lines(raw: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the pairs of ``Name: value`` lines, without the request line."""
+    """Return the headers from lines of ``Name: value``; skip the request line."""
     pairs = []
     for line in raw.splitlines():
         name, colon, value = line.partition(b":")

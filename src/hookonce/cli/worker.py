@@ -53,7 +53,7 @@ def worker(
             f"{receiver} has no inbox: it handles events inside the request. For a worker, create"
             " it with Receiver(inbox=Inbox(embedded=False), …)"
         )
-    start_logging(log_level, log_format)  # again: the module may have configured logging
+    start_logging(log_level, log_format)  # configure again: the module may have changed logging
     collect_rarely()
     run(_work(targets, receiver, member))
     end_with_its_threads()
@@ -78,5 +78,6 @@ async def _work(receivers: Sequence[Receiver], name: str, member: Member | None)
             await is_ending.wait()
             if member is None:
                 _log.info("shutting down: running handlers may finish; a second signal kills them")
-        finally:  # concurrently: while one receiver drains, the next must not fetch
+        # At the same time: while one receiver drains, another would fetch new events.
+        finally:
             await asyncio.gather(*(stack.aclose() for stack in stacks))
