@@ -16,7 +16,7 @@ MOST_LINES = 2000
 
 
 class Activity(NamedTuple):
-    """The lines about an endpoint that follow a cursor.
+    """The lines about an endpoint after a cursor, and the next cursor.
 
     Attributes:
         place: where the next call goes on.
@@ -39,7 +39,7 @@ class ActivityStore(Protocol):
         ...
 
     async def follow(self, endpoint: str, place: int | None) -> Activity:
-        """Return the lines after ``place``, and remember that an operator watches.
+        """Return the lines after the cursor ``place``, and note that an operator watches.
 
         Args:
             endpoint: the name of the receiving endpoint.

@@ -48,7 +48,7 @@ class Application:
         return not (self.handlers.isdisjoint(other.handlers) and self.marks.isdisjoint(other.marks))
 
     def describe(self) -> str:
-        """Return a description by its handlers, for messages."""
+        """Describe the application in a message: name its first handler and count the others."""
         first, *more = sorted(self.handlers)
         return f"the one that handles with {first}" + (f" and {len(more)} more" if more else "")
 
@@ -59,7 +59,7 @@ class RegisteringStore(Protocol):
 
     @property
     def place(self) -> Hashable:
-        """A value that is equal for two objects of the same store."""
+        """The identity of the store: equal for two objects that open the same store."""
         ...
 
     async def register(
@@ -77,7 +77,7 @@ class RegisteringStore(Protocol):
 def strangers(own: Application, known: Iterable[Application]) -> tuple[Application, ...]:
     """Return the applications that no chain of shared handlers or secrets links to this one."""
     family, others = [own], list(known)
-    for one in family:  # the list grows in the loop
+    for one in family:  # the loop appends to this list, and visits what it appends
         family += [other for other in others if one.shares(other)]
         others = [other for other in others if not one.shares(other)]
     return tuple(others)

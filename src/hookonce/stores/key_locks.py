@@ -88,14 +88,14 @@ def release(
 
 
 def is_stale(watermark: Watermark, succeeded: Watermark, *, drop_ties: bool) -> bool:
-    """Return whether an event comes too late after the event that has succeeded."""
+    """Return whether an event is older than the newest event that has succeeded."""
     if watermark.created_unix_us == succeeded.created_unix_us:
         return drop_ties or watermark.event_id == succeeded.event_id
     return watermark < succeeded
 
 
 def has_ended(record: KeyLockRecord, moment: Moment) -> bool:
-    """Return whether the last lease is over, so that the queue is forgotten."""
+    """Return whether the last lease has ended; the queue of waiting events ends with it."""
     return moment.now >= min(record.until, moment.now + record.lease)
 
 
@@ -106,9 +106,9 @@ def is_forgotten(record: KeyLockRecord, moment: Moment) -> bool:
 
 
 def _at(record: KeyLockRecord, moment: Moment) -> KeyLockRecord:
-    """Return the record without a lease, a queue or a watermark that is over."""
+    """Return the record without its expired lease, queue and watermark."""
     token, until, lease, waiting, watermark, watermark_until = record
-    # A lease that ends later than its length allows: the clock was set back, or has restarted.
+    # If the end is further away than the lease is long, the clock was set back or restarted.
     until = min(until, moment.now + lease)
     if moment.now >= until:
         token, waiting = None, ()

@@ -91,7 +91,7 @@ class Step(Enum):
     DISCARD = "discard"
     KEEP_IN_FLIGHT = "keep_in_flight"
     SAVE_IN_FLIGHT = "save_in_flight"
-    """``keep_in_flight`` while the sender may send the event again."""
+    """A call of ``keep_in_flight`` for an event that the sender may send again."""
     COMPLETE = "complete"
     EXPIRE = "expire"
     """The lease runs out."""
@@ -99,10 +99,10 @@ class Step(Enum):
     """The sender's retry schedule ends, and a saved delivery becomes a dead letter."""
     EXTEND = "extend"
     RELEASE = "release"
-    """``InboxStore.retry`` is a release too; the event is due later."""
+    """A call of ``release`` or, for an event of the inbox, of ``retry``."""
     KEEP = "keep"
     SAVE = "save"
-    """``keep`` while the sender may send the event again."""
+    """A call of ``keep`` for an event that the sender may send again."""
     BURY = "bury"
 
     __hash__ = object.__hash__
@@ -281,10 +281,10 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
     },
 }
-"""The rows of the table: for each state, the steps that change the event or get an answer."""
+"""The table: for each state, the steps that change the event or get an answer."""
 
-# The states in which the record of an event has a certain part. `state_of` finds the state by these
-# parts, and each step writes the parts that the next state needs.
+# The states in which a record has a live claim, an entry in the inbox, or a dead letter of a kind.
+# `state_of` finds the state by these parts; each step writes the parts that the next state needs.
 _LIVE = {State.CLAIMED, State.FETCHED, State.SAVED_CLAIMED, State.KEPT, State.REPLAYED}
 _IN_INBOX = {State.WAITING, State.FETCHED}
 _SAVED = {State.SAVED, State.SAVED_CLAIMED}
@@ -292,7 +292,7 @@ _KEPT = {State.KEPT, State.INTERRUPTED}
 _DEAD = {State.DEAD, State.REPLAYED}
 _WITH_DEAD_LETTER = _SAVED | _KEPT | _DEAD
 
-# The whole history is written again at each failure, so it is bounded.
+# Each failure writes the event's whole history again, so its length is bounded.
 MAX_HISTORY = 20
 MAX_HISTORY_ERROR_CHARACTERS = 1_000
 _MAX_ERROR_CHARACTERS = 4_000
@@ -301,7 +301,7 @@ _NONE: frozenset[str] = frozenset()
 
 
 class Queued(NamedTuple):
-    """The place of an event in the inbox.
+    """The entry of an event in the inbox.
 
     Attributes:
         token: the token of the call that enqueued it.
@@ -385,7 +385,7 @@ class Moment(NamedTuple):
     expires: float
 
     def unix_time(self, at: float) -> float:
-        """Return the Unix time of a time by the clock of leases."""
+        """Convert a time of the leases' clock to Unix time."""
         return self.unix + (at - self.now)
 
 
@@ -488,7 +488,7 @@ def enqueue(record: Record, moment: Moment, token: Token) -> tuple[EnqueueResult
         queued = Queued(token, moment.now + delay, delay) if state in _IN_INBOX else None
         dead_letter = (
             record.dead_letter if state in _WITH_DEAD_LETTER else None
-        )  # the inbox has its own copy
+        )  # the inbox has its own copy of the body
         return Stored(), record._replace(queued=queued, dead_letter=dead_letter)
     if answer is Answer.WAITING:
         is_own = record.queued is not None and record.queued.token == token
@@ -698,7 +698,7 @@ def _own(record: Record, key: DeliveryKey, token: Token) -> Claimed:
 
 
 def _capped(record: Record, moment: Moment) -> Record:
-    # A lease that ends later than its length allows: the clock was set back, or has restarted.
+    # If the end is further away than the lease is long, the clock was set back or restarted.
     end = moment.now + record.lease
     return record._replace(until=end) if record.until > end else record
 
@@ -712,13 +712,13 @@ def _as_shown(record: Record, moment: Moment) -> Record:
 def _noted(
     record: Record, finished: frozenset[str], outstanding: frozenset[str]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the finished and the outstanding handlers of the record and of this step."""
+    """Merge the finished and outstanding handlers of the record with those of this step."""
     finished |= record.finished
     return finished, (record.outstanding | outstanding) - finished
 
 
 def _lost(record: Record, finished: frozenset[str]) -> Record:
-    # Without an attempt no handler can have succeeded; a done event has no attempts.
+    # A record without attempts is new or done: no handler of this claim can have succeeded.
     if finished <= record.finished or not record.attempt:
         return record
     finished, outstanding = _noted(record, finished, _NONE)

@@ -98,7 +98,7 @@ class MemoryStore(RecordStore):
             return Claimed(key, token, 1, _NONE, lease)
         known = self._known(key)
         result, record = life.claim(known, Moment(now, now, expires), key, token, lease)
-        if record.expires != known.expires:  # granted again: it now expires last
+        if record.expires != known.expires:  # a new claim expires last
             del self._records[key]
         self._write(key, known, record)
         return result
@@ -195,7 +195,7 @@ class MemoryStore(RecordStore):
         )
 
     def _shown(self, key: DeliveryKey) -> Record:
-        """Return the record of an event, also if it is done."""
+        """Return the record of an event, even of a done event."""
         done_until = self._done.get(key, 0.0)
         return Record(done_until=done_until) if self._clock() < done_until else self._known(key)
 
@@ -259,7 +259,7 @@ class MemoryStore(RecordStore):
 
     def _make_room(self, now: float) -> None:
         if now >= self._prune_at:
-            # Two for each new record: enough to keep up with the growth, without a long pause.
+            # Two deletions for each new record keep up with the growth, without a long pause.
             self._prune(now, at_most=2)
             self._prune_at = self._oldest_end(now)
         held = len(self._done) + len(self._records) + len(self._dead) + len(self._key_locks)
@@ -287,7 +287,7 @@ class MemoryStore(RecordStore):
         self._done.popitem(last=False)
 
     def _oldest_end(self, now: float) -> float:
-        """Return a time before which no present or future record expires."""
+        """Return the earliest time at which a record can expire."""
         ends = (end_of(next(iter(kept.values()))) for kept, end_of in self._kept if kept)
         return min([now + self.retention_seconds, *ends])
 

@@ -117,7 +117,7 @@ class Claims(Protocol):
         ...
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
-        """Claim an event for ``lease`` seconds; the token of a live claim gets it again."""
+        """Claim an event for ``lease`` seconds; a repeated call gets the same claim."""
         ...
 
     async def extend(
@@ -130,7 +130,7 @@ class Claims(Protocol):
         ...
 
     async def complete(self, claim: Claimed) -> None:
-        """Record that the event is handled, also if the claim was lost."""
+        """Record that the event is handled, even if the claim was lost."""
         ...
 
     async def release(
@@ -235,7 +235,7 @@ class KeyLocks(Protocol):
         watermark: Watermark | None = None,
         event: DeliveryKey | None = None,
     ) -> DeliveryKey | None:
-        """Release a key lock, if this token holds it, and return the event that comes next.
+        """Release a key lock, if this token holds it, and return the next waiting event.
 
         If the key lock is free after that, the event that has waited longest leaves the queue and
         is returned. The caller makes it due (``InboxListing.make_due``).
@@ -474,7 +474,7 @@ class Wrapped:
 
     @property
     def keeps_bodies(self) -> bool:
-        """Whether the other store keeps bodies."""
+        """Whether the wrapped store keeps bodies."""
         return self.inner.keeps_bodies
 
     open = _passed(Store.open)

@@ -78,7 +78,7 @@ class StepStore(ABC):
         is_acquiring: bool,
         event: DeliveryKey | None = None,
     ) -> Awaitable[T]:
-        """Read the record of a key lock, do a step, and write the next record; all at once.
+        """Read the record of a key lock, do a step and write the next record, atomically.
 
         A key lock that the store does not know has the record ``key_locks.FREE``. A record may be
         deleted if ``key_locks.is_forgotten`` returns True.
@@ -231,7 +231,7 @@ class HeldEvent(NamedTuple):
             return self._replace(record=record)
         if delivery is None:
             raise StoreError("there is no delivery to bury: none was passed, and none was kept")
-        # No two changes of a store come in the same microsecond.
+        # The time in microseconds is unique: a store makes at most one change per microsecond.
         return self._replace(record=record, delivery=delivery, number=time.time_ns() // 1000)
 
     def dead_letter(self, moment: Moment) -> DeadLetter | None:

@@ -16,7 +16,7 @@ _log = get_logger("hookonce")
 T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
-"""How long to wait before calling a store again that has failed; each pause is twice the last."""
+"""The first and the longest pause before a failed call is repeated; each pause is doubled."""
 
 
 class BrokenStoreError(StoreError):
@@ -24,7 +24,7 @@ class BrokenStoreError(StoreError):
 
 
 class OutOfTimeError(TimeoutError):
-    """Our time limit is over; a plain TimeoutError comes from the call itself."""
+    """The time limit of this module is over; a plain TimeoutError comes from the call itself."""
 
 
 async def within(seconds: float, call: Awaitable[T]) -> T:

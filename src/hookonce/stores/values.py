@@ -21,7 +21,7 @@ DeliveryKey = NewType("DeliveryKey", str)
 """The key under which an event is handled once: ``endpoint:webhook-id``."""
 
 Token = NewType("Token", str)
-"""A random name made once per request. A store that finds it again repeats its first answer."""
+"""A random name of one request. To a repeated token a store repeats its first answer."""
 
 
 # Not `secrets`: its system call releases the interpreter's lock in the middle of a request. The
@@ -32,7 +32,7 @@ os.register_at_fork(after_in_child=_random.seed)
 
 def new_token() -> Token:
     """Return a token that no other request has."""
-    # With the time: two machines restored from one snapshot draw the same random numbers.
+    # The time is added, since two machines restored from one snapshot draw the same numbers.
     return Token(hex(_random.getrandbits(64) << 64 | time.time_ns()))
 
 
@@ -386,7 +386,7 @@ class KeyLock(NamedTuple):
 
 
 class Watermark(NamedTuple):
-    """An event's place in time. Compared as tuples, the newer event is the greater.
+    """When an event was created, and its id: the watermark of a newer event compares greater.
 
     Attributes:
         created_unix_us: when the event was created, in Unix microseconds.
@@ -425,7 +425,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The event comes too late: the event of this watermark, newer or the same, has succeeded."""
+    """The event comes too late: the event of ``watermark``, newer or the same, succeeded."""
 
     watermark: Watermark
 
@@ -451,7 +451,7 @@ def number_behind(after: str | None) -> int:
 
 
 def no_place(after: object) -> ValueError:
-    """Return the error for an invalid ``after``."""
+    """Return the error for an invalid ``after`` cursor."""
     given = repr(after) if isinstance(after, str) else f"a value of type {type(after).__name__}"
     return ValueError(
         f"after must be the `place` of an event that was listed here, not {given:.100}"

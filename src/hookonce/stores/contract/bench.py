@@ -140,7 +140,7 @@ class Group:
         return check
 
     def each(self, **values: Iterable[Any]) -> Callable[[Check], Check]:
-        """Add a rule for each combination of these values of its arguments."""
+        """Add a rule for each combination of argument values."""
 
         def add(check: Check) -> Check:
             for combination in product(*values.values()):
@@ -155,7 +155,7 @@ class Group:
         return add
 
     def add(self, name: str, check: Check) -> None:
-        """Add a rule of this name, which closes the stores that it has opened."""
+        """Add a rule under a name; its stores are closed when it ends."""
 
         async def rule(bench: Bench) -> None:
             try:
@@ -193,7 +193,7 @@ def only(items: Iterable[T]) -> T:
 
 
 class _About:
-    """Equal to a number of seconds after a store has rounded it to milliseconds."""
+    """A time that equals the same time after a store has rounded it to milliseconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -209,7 +209,7 @@ class _About:
 
 
 def about(seconds: float) -> Any:
-    """Return a value that equals a time which was rounded to milliseconds."""
+    """Return a time that equals the same time after a store has rounded it."""
     return _About(seconds)
 
 

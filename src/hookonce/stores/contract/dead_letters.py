@@ -38,8 +38,7 @@ from .bench import (
     with_bodies,
 )
 
-# The place of a listing is an opaque text; these are texts that no store returns, and a value that
-# is no text.
+# Invalid `after` cursors: texts that no store returns, and a value that is not a text.
 INVALID_PLACES = ["", "evt_1", "-1", " 1", "1" * 30, "nan 1:a:b", "1.5 x", "1.5 ", DELIVERY]
 
 
@@ -230,7 +229,7 @@ async def the_handler_filter_follows_a_running_replay(bench: Bench) -> None:
 async def a_listing_goes_on_after_a_place_although_its_dead_letter_is_gone(
     bench: Bench, seconds: int
 ) -> None:
-    """This also holds for dead letters of the same moment, because they have an order too."""
+    """A listing continues after a deleted dead letter, even if all were buried at one moment."""
     store = bench.store
     names = [f"evt_{number}" for number in range(9)]
     for name in names:
@@ -250,7 +249,7 @@ async def a_listing_goes_on_after_a_place_although_its_dead_letter_is_gone(
 
 @every_store.each(after=INVALID_PLACES)
 async def a_listing_of_dead_letters_refuses_an_invalid_place(bench: Bench, after: Any) -> None:
-    """An invalid place is a ValueError, not a StoreError, and nothing is listed."""
+    """An invalid ``after`` cursor raises ValueError, not StoreError; nothing is listed."""
     store = bench.store
     await bury(store)
     with raises(ValueError):
@@ -259,7 +258,7 @@ async def a_listing_of_dead_letters_refuses_an_invalid_place(bench: Bench, after
 
 @every_store
 async def many_dead_letters_are_read_in_pages(bench: Bench) -> None:
-    """A listing finds all matches in more dead letters than a store reads in one call."""
+    """A listing finds all matches, even if the store needs several calls to read them."""
     store = bench.store
     names = [f"evt_{number:03}" for number in range(450)]
     for name in names:

@@ -72,7 +72,7 @@ class _Event:
         return self.bench.store
 
     async def bring(self, state: State) -> None:
-        """Bring a new event into a state; if no attempt runs, let the last attempt's lease end."""
+        """Bring a new event into a state; in a state without an attempt, end the lease."""
         self.dead_unix = self.bench.clock() + HOUR
         match state:
             case State.FREE | State.CLAIMED:
@@ -98,7 +98,7 @@ class _Event:
             self.bench.clock.advance(LEASE)
 
     async def state(self) -> State:
-        """Return the state of the event; the calls that find it may change the state."""
+        """Return the state of the event; the calls that read the state may change it."""
         stats = await self.store.stats()
         in_flight = stats.in_flight == 1
         if isinstance(self.store, InboxStore) and (entry := await self.store.entry(KEY)):
@@ -182,9 +182,9 @@ async def _the_step_answers_and_leads_as_its_row_says(
     then = LIFE[state].get(step)
     answer = await event.do(step, event.owner)
     if step is Step.FETCH and state is State.FETCHED:
-        assert answer is None  # the event is being attempted
+        assert answer is None  # an attempt runs: a fetch returns no event
     elif step in {Step.EXPIRE, Step.END}:
-        pass  # these steps happen by time, without a call
+        pass  # time does these steps; there is no call to answer
     elif step in _OWNERS:
         assert answer is (Ownership.HELD if then else Ownership.LOST)
     else:

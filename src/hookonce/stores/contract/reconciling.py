@@ -47,20 +47,20 @@ async def spans_that_are_near_join(bench: Bench) -> None:
     reconciling = bench.reconciling
     await reconciling.note_ignored("default", {TYPE: [Span(NOW, NOW + 10)]})
     for first, last in (
-        (NOW + 2, NOW + 3),  # within the span
+        (NOW + 2, NOW + 3),  # within the first span
         (NOW + 10 + JOIN_SECONDS, NOW + 20 + JOIN_SECONDS),
         (NOW - JOIN_SECONDS - 5, NOW - JOIN_SECONDS),
     ):
         await reconciling.note_ignored("default", {TYPE: [Span(first, last)]})
     whole = Span(NOW - JOIN_SECONDS - 5, NOW + 20 + JOIN_SECONDS)
     assert await spans(reconciling) == (whole,)
-    await reconciling.note_ignored("default", {TYPE: [whole]})  # the same call again
+    await reconciling.note_ignored("default", {TYPE: [whole]})  # note the same span again
     assert await spans(reconciling) == (whole,)
 
 
 @with_reconciling
 async def spans_that_are_apart_stay_apart_until_a_span_joins_them(bench: Bench) -> None:
-    """Between two spans a handler may have been registered, and its events may be lost."""
+    """A handler may have been registered between two spans: its missed events are gaps."""
     reconciling = bench.reconciling
     early, late = Span(NOW, NOW + 9), Span(NOW + 10 + JOIN_SECONDS, NOW + 12 + JOIN_SECONDS)
     await reconciling.note_ignored("default", {TYPE: [late]})

@@ -90,7 +90,7 @@ async def the_data_outlives_the_store(bench: Bench) -> None:
     owned = await claim(bench.store, key_of("evt_live"))
     await bury(bench.store, delivery("evt_dead"), error="it failed")
     await bench.aclose()
-    store = bench.store  # a new one
+    store = bench.store  # the bench opens a new store
     states = await store.known("default", ["evt_done", "evt_live", "evt_dead"])
     assert states == {"evt_done": "done", "evt_live": "in_flight", "evt_dead": "dead"}
     assert await store.extend(owned) is Ownership.HELD
@@ -129,7 +129,7 @@ async def an_event_of_one_store_is_fetched_by_another(bench: Bench) -> None:
 
 
 async def _cancel(call: Coroutine[Any, Any, object], turns: int) -> None:
-    """Cancel a call after so many turns of the event loop, and wait for its end."""
+    """Cancel a call after ``turns`` turns of the event loop, and wait until it has ended."""
     task = asyncio.ensure_future(call)
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -139,7 +139,7 @@ async def _cancel(call: Coroutine[Any, Any, object], turns: int) -> None:
 
 @every_store.each(turns=[0, 1, 2, 5])
 async def a_cancelled_claim_was_granted_or_not(bench: Bench, turns: int) -> None:
-    """The same token gets the first attempt, whether the store did the step or not."""
+    """A claim with the same token gets attempt 1, even if the store did the cancelled claim."""
     token = new_token()
     await _cancel(bench.store.claim(KEY, token, LEASE), turns)
     assert (await claim(bench.store, token=token)).attempt == 1
@@ -182,7 +182,7 @@ async def a_cancelled_enqueue_was_done_or_not(bench: Bench, turns: int) -> None:
 
 @with_inbox.each(turns=[0, 1, 2, 5])
 async def a_cancelled_fetch_loses_no_event(bench: Bench, turns: int) -> None:
-    """A fetch with the same token returns the event, whether the store did the step or not."""
+    """A fetch with the same token returns the event, even if the store did the first fetch."""
     await enqueue(bench.inbox)
     token = new_token()
     call = bench.inbox.fetch(1, LEASE, endpoint="default", worker="worker", token=token)

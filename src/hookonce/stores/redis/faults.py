@@ -58,7 +58,7 @@ def explained(error: BaseException) -> str:
     if isinstance(error, TimeoutError) and not str(error):
         return "it did not answer in time; is it overloaded, or the network down?"
     code = _code(error) if isinstance(error, Exception) else ""
-    if "unauthenticated" in str(error):  # the answer to a long command before authentication
+    if "unauthenticated" in str(error):  # refused: a long command without login
         code = "WRONGPASS"
     if code in _EXPLANATIONS:
         return _EXPLANATIONS[code]

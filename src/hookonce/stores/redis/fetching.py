@@ -17,12 +17,12 @@ from .shard import Shard
 
 _log = get_logger("hookonce.store")
 
-# A shard that has not answered within this time is left out of the fetch.
+# A fetch leaves out a shard that has not answered within this time.
 _LOOK_SECONDS = 1.0
-# The shorter limit for shards that did not answer the last fetch.
+# The shorter time limit of shards that did not answer the last fetch.
 _SILENT_LOOK_SECONDS = 0.05
-# Numbers of calls. They start from the time, so that a new process with the name of an earlier
-# worker has higher numbers; a store that is opened again in this process continues the count.
+# Call numbers start from the time, so that a new process which takes over the name of an earlier
+# worker has higher numbers. A store that is opened again in this process continues the count.
 _numbers = count(time.time_ns() // 1000)
 
 
@@ -44,7 +44,7 @@ class _Look:
 
 @dataclass(eq=False, slots=True)
 class _Worker:
-    """Calls of a worker that shards have not answered, by the number of the shard.
+    """The unanswered calls of one worker, by shard number.
 
     Attributes:
         fetches: tokens of fetches whose answer did not arrive.

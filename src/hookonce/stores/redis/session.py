@@ -88,7 +88,7 @@ class Session:
                 async with asyncio.timeout_at(deadline):
                     return await inspect(await self.servers.pools(), self._safety)
             except (RedisError, OSError, TimeoutError) as error:
-                # The time limit may cut the last try short; the try before knows the reason.
+                # If the time limit ends the last try, report the error of an earlier try.
                 if not reason or not isinstance(error, TimeoutError) or str(error):
                     reason = explained(error)
                 # A process may start while a server starts, or during a failover.

@@ -28,10 +28,10 @@ from .settings import RedisSettings
 CALL_SECONDS = 3.0
 """A delivery must be answered within about three seconds, also while no server can be reached."""
 
-# Bounds a script call, which blocks the server while it runs.
+# Limits of one script call, which blocks the server while it runs.
 _MOST_STEPS = 256
 _MOST_BYTES = 1024 * 1024
-# If no reply has started to arrive by then, the call is repeated on a new connection.
+# If no reply has begun to arrive within this time, the call is repeated on a new connection.
 _TRY_SECONDS = 1.0
 # With appendfsync everysec a server may answer up to a second after the write.
 _DURABLE_TRY_SECONDS = 2.5

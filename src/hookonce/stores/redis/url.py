@@ -183,7 +183,7 @@ def _check(connection_class: type[AbstractConnection], settings: dict[str, Any])
 
 
 def _options(url: str) -> tuple[SplitResult, dict[str, Any]]:
-    """Split a URL into its parts without the store's own options, and these options."""
+    """Return the parts of a URL without the store's own options, and the own options."""
     parts = urlsplit(url)
     if parts.fragment:
         raise _UnusableError("it has a fragment; write '#' as %23")

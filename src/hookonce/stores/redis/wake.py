@@ -55,7 +55,7 @@ class Listener:
         self._signals[endpoint].clear()
 
     async def wait(self, endpoint: str, seconds: float) -> None:
-        """Return at a signal since the last fetch, or after ``seconds``."""
+        """Wait until a signal has come since the last fetch, at most ``seconds``."""
         if self._task is None or self._task.done():
             loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._work(), name="hookonce-redis-listener")

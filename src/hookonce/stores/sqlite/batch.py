@@ -60,7 +60,7 @@ class Job(Generic[T]):
 
     @classmethod
     def do_all(cls, connection: apsw.Connection, jobs: Sequence[Self]) -> Iterable[Self]:  # noqa: ARG003 - for subclasses
-        """Do jobs about different events together; return those to be done one by one."""
+        """Do jobs about different events together; return the jobs that must be done one by one."""
         return jobs
 
 
@@ -95,7 +95,7 @@ def commit(file: OpenFile, batch: Sequence[Job[Any]]) -> None:
 
 
 def fail(batch: Sequence[Job[Any]], error: BaseException) -> None:
-    """Give the error to every job that is not committed."""
+    """Make the error the outcome of every job that is not committed."""
     for job in batch:
         if not job.committed:
             job.error = job.error or error

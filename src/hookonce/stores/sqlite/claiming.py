@@ -98,7 +98,7 @@ class CompleteJob(Job[None]):
     def do_all(
         cls, connection: apsw.Connection, jobs: Sequence[CompleteJob]
     ) -> Sequence[CompleteJob]:
-        """Record that all of the events are handled."""
+        """Record that all these events are handled."""
         jobs[0].claims.finish(connection, [(digest_of(job.key),) for job in jobs])
         for job in jobs:
             job.outcome = None

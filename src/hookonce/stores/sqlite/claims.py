@@ -97,7 +97,7 @@ class ClaimsTable:
         self.uptime = uptime if clock is system_clock else clock
 
     def moment(self) -> Moment:
-        """Return the present time, with the expiry of an event that is done now."""
+        """Return the present moment, for a step."""
         return Moment(self.uptime(), self.clock(), self.expires())
 
     def expires(self) -> int:

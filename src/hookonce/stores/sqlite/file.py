@@ -125,15 +125,15 @@ class OpenFile:
                 if now.file is None:
                     return False
             elif now.log != self._own.log and _is_empty(self.log):
-                # If the log at the path is not empty, another process writes to it and has saved
-                # this log before.
+                # A log at the path that is not empty belongs to another process, which has written
+                # our log into the file already.
                 self._checkpoint()
             self._keep_log_on_close()
         self._close()
         return True
 
     def close(self) -> None:
-        """As ``close_if_safe``, but close a deleted file too; raises apsw.Error."""
+        """Close like ``close_if_safe``, and close even a deleted file; raises apsw.Error."""
         try:
             is_closed = self.close_if_safe()
         except apsw.Error:
@@ -178,7 +178,7 @@ class OpenFile:
 
     def _remove_log(self) -> None:
         """Remove the empty log and its index from the path."""
-        with transaction(self.connection):  # no other process can do the same now
+        with transaction(self.connection):  # the lock keeps other processes from removing it now
             for path, own in ((self.log, self._own.log), (self._index, self._own.log_index)):
                 if identity_of(path) == own:
                     path.unlink()
@@ -211,5 +211,5 @@ def log_of(path: Path) -> Path:
 def _is_empty(path: Path) -> bool:
     try:
         return path.stat().st_size == 0
-    except OSError:  # it does not exist
+    except OSError:  # a missing log is empty
         return True

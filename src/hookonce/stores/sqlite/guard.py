@@ -98,7 +98,7 @@ def _apsw_has_open(files: Container[Identity | None]) -> bool:
         except apsw.ConnectionClosedError:
             continue
         except apsw.ThreadingViolationError:
-            return True  # another thread is using it: assume that it has the file
+            return True  # another thread uses the connection: assume that the file is open
     return False
 
 

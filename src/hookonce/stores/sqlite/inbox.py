@@ -97,14 +97,14 @@ WHERE id IN ({rows})
   AND attempts.token = ?1 AND until = ?2 + ?3 AND lease = ?3 AND attempt = 1 AND finished = ''
 """
 _SCHEDULE_ALL = "UPDATE entries SET due = ?1, delay = ?2 WHERE id IN ({rows})"
-# Needed after a restart has reset uptime, or after a caller's own clock was set back.
+# Corrects times that are too late because a restart has reset uptime, or a clock was set back.
 _PULL_FORWARD = """
 UPDATE entries SET due = ?1 + delay WHERE due > ?1 + delay;
 UPDATE attempts SET until = ?1 + lease WHERE until > ?1 + lease;
 """
 _WORKER = "SELECT seen, token, fetched FROM workers WHERE worker = ?"
 _SEEN = "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?)"
-# A worker that was seen later than now was seen before uptime was reset.
+# A worker whose last fetch lies in the future made it before uptime was reset.
 _FORGET_WORKERS = "DELETE FROM workers WHERE seen <= ?1 - ?2 OR seen > ?1"
 # The most bytes of bodies that one fetch returns, unless its first event is larger: a fetch blocks
 # all other calls. Also the most bytes that the enqueues of one batch copy in memory.
@@ -142,7 +142,7 @@ class InboxTable:
         self._last_uptime: float | None = None
 
     def looked(self) -> None:
-        """Record that a fetch was committed: only a later fetch can notice a reset of uptime."""
+        """Note the uptime of a committed fetch; a smaller uptime later means that it was reset."""
         self._last_uptime = self.claims.uptime()
 
     def fetch(
@@ -238,7 +238,7 @@ class EnqueueJob(Job[EnqueueResult]):
     def do_all(
         cls, connection: apsw.Connection, jobs: Sequence[EnqueueJob]
     ) -> Sequence[EnqueueJob]:
-        """Store deliveries of new events, if all fit; return the jobs that are left."""
+        """Store deliveries of new events, if all fit; return the other jobs."""
         if not _fit(connection, jobs):
             return jobs
         digests = [digest_of(job.key) for job in jobs]

@@ -212,7 +212,7 @@ def check_owner(connection: apsw.Connection) -> int:
 
 
 def migrate(connection: apsw.Connection) -> None:
-    """Migrate the file to the current schema in one transaction; raise as ``check_owner``."""
+    """Migrate the file to the current schema in one transaction; raises like ``check_owner``."""
     with transaction(connection):
         for migration in _MIGRATIONS[check_owner(connection) :]:
             connection.execute(migration)

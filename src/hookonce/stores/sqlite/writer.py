@@ -138,7 +138,7 @@ class Writer:
         """Close the file: a connection and its locks cannot live in two processes."""
         self._connection_lock.acquire()
         if self._file is not None:
-            # Keeps other libraries from opening the file until this process has opened it again.
+            # The guard keeps other libraries from opening the file until this writer opens it.
             self._guard = Guard(files_of(self._path))
         self._close()
 
@@ -212,7 +212,7 @@ class Writer:
             self._serve(jobs)
         finally:
             with self._lock:
-                if self._jobs is jobs:  # not closed: an error has ended the thread
+                if self._jobs is jobs:  # the queue was not closed: an error has ended the thread
                     self._thread = None
 
     def _serve(self, jobs: _Jobs) -> None:

@@ -56,7 +56,7 @@ end
 -- REPLAYED.keep_in_flight, REPLAYED.save_in_flight
 local function keep(key, delivery, dead_at, record)
   if record.endpoint or record.dead_letter == 'dead' then return end
-  if record.dead_letter == 'kept' then return end -- a later copy cannot make the event wait again
+  if record.dead_letter == 'kept' then return end -- a delivery that arrives later does not replace it
   local state, known = tonumber(dead_at), {}
   if not state or state <= now then state = 'kept' end
   if record.dead_letter then
@@ -75,7 +75,7 @@ local function dead_letter_reply(key, with_body)
   local name = base .. ':l:' .. key
   local found = redis.call('HMGET', name,
     'endpoint', 'event_id', 'type', 'received', 'at', 'seq', 'reason', 'error')
-  if not found[1] then return nil end -- deleted by someone, or evicted by a full server
+  if not found[1] then return nil end -- a person deleted the dead letter, or a full server evicted it
   local attempts, history = record.attempt, record.history
   if is_live(record) then
     attempts = attempts - 1 -- the attempt in flight may still succeed
@@ -110,7 +110,7 @@ function ops.dead_letter(arg)
   return dead_letter_reply(arg[1], true) or 'N'
 end
 
--- Arguments: endpoint or '', 5 filters (filters_of), score, member, limit. Reply: as of page_of.
+-- Arguments: endpoint or '', 5 filters (filters_of), score, member, limit. Reply: as page_of returns.
 function ops.dead_letters(arg)
   local index = arg[1] == '' and base .. ':x' or base .. ':x:' .. arg[1]
   local wanted = filters_of(arg, 2)

@@ -263,7 +263,7 @@ function ops.entry(arg)
   return entry and entry_reply(arg[1], entry, body_of(arg[1])) or 'N'
 end
 
--- Arguments: endpoint, 5 filters (filters_of), score, member, limit. Reply: as of page_of.
+-- Arguments: endpoint, 5 filters (filters_of), score, member, limit. Reply: as page_of returns.
 function ops.entries(arg)
   local wanted = filters_of(arg, 2)
   local index = base .. ':o:' .. arg[1]

@@ -117,8 +117,8 @@ local function note(record, finished, outstanding)
   record.outstanding = without(union(record.outstanding, outstanding), record.finished)
 end
 
--- The reply to an owner that has lost its claim. Its finished handlers are recorded all the same, unless the event is
--- new: without an attempt no handler can have finished.
+-- The reply to an owner that has lost its claim. Its finished handlers are still recorded, unless the event is new:
+-- without an attempt no handler can have finished.
 local function lose(key, finished)
   local record = finished ~= '' and unfinished(key)
   if record and record.attempt > 0 then
@@ -129,8 +129,8 @@ local function lose(key, finished)
   return LOST
 end
 
--- The reply to a call that cannot settle its claim. If its nonce is that of the last settling call, it is that call,
--- repeated after a lost reply, and gets the same reply.
+-- The reply to a call that cannot settle its claim. If the call has the nonce of the last settling call, it is a
+-- repetition after a lost reply, and gets the same reply.
 local function repeated(key, nonce, finished)
   local record = unfinished(key)
   if record and record.settled == nonce then return HELD end

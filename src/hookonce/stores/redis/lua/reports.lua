@@ -18,7 +18,7 @@ function ops.stats(arg)
   end
   local dead_letters = wanted == '' and base .. ':x' or base .. ':x:' .. wanted
   local dead, kept = redis.call('ZCARD', dead_letters), 0
-  -- Members with a later time: kept deliveries, or dead letters buried before the clock was set back.
+  -- A member whose time is in the future is a kept delivery, or was buried before the clock was set back.
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', dead_letters, '(' .. text(now), '+inf')) do
     local record = record_of(key_of(member)) or {}
     if is_saved(record) and not is_live(record) then kept = kept + 1 end
@@ -96,8 +96,8 @@ function ops.publish(arg)
   return '1'
 end
 
--- Arguments: endpoint, how many seconds an operator counts as watching, the place after the last known line or ''.
--- Reply: the place after the last line, and the lines since the given place.
+-- Arguments: endpoint, how many seconds an operator counts as watching, a cursor or ''.
+-- Reply: the cursor after the last line, and the lines after the given cursor.
 function ops.follow(arg)
   local endpoint, place = arg[1], tonumber(arg[3])
   redis.call('SET', base .. ':g:' .. endpoint, '', 'PX', milliseconds(tonumber(arg[2])))
