@@ -68,7 +68,7 @@ async def record_in(
 ) -> bool:
     """Insert an effect's row into a connection's transaction; return False if it was there."""
     statements = statements_of("sqlite", table, SQLITE_PLACEHOLDERS)
-    # Deletes no row, but begins a transaction unless the connection commits by itself.
+    # This DELETE matches no row: it only begins a transaction, unless the connection autocommits.
     await _run(connection, statements.prune[0], (0, 0))
     if not connection.in_transaction:
         raise LedgerError("the connection is in no transaction; begin one before record_in")

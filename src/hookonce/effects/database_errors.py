@@ -7,7 +7,7 @@ _MYSQL_DEADLOCK = 1213  # MySQL's drivers give this number instead of the SQLSTA
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """Return the SQLSTATE of an error, or of an error that it was raised from; None if unknown.
+    """Return the SQLSTATE of an error or of one of its causes; None if there is none.
 
     Drivers have no common class for errors, and libraries wrap them; so look for the code.
     """

@@ -65,7 +65,7 @@ class InFiles(Protocol):
 
     @property
     def databases(self) -> Sequence[object]:
-        """Paths or SQLite URIs that it connects to, as far as known without connecting."""
+        """The paths or URIs of the SQLite files; empty if only a connection would show them."""
         ...
 
 

@@ -89,7 +89,7 @@ class _Probe:
         return None if is_held else _NOT_HELD
 
     async def _refusal(self, ledger: Ledger[Any], fault: str) -> LedgerError:
-        """Return the error, after deleting the rows that a ledger without rollbacks has kept."""
+        """Delete the rows that a ledger without rollbacks has kept, and return the error."""
         refusal = LedgerError(f"{self._name} {fault}")
         erase = getattr(ledger, "erase", None)
         if self._has_inserted and erase is not None:

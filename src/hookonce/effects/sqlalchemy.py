@@ -309,8 +309,8 @@ def _dialect_name(target: _Target) -> str:
 
 
 def _connection_options(bind: object, isolation: str | None) -> dict[str, str]:
-    """Return the options of a connection that set its isolation level, and end AUTOCOMMIT."""
-    if not isinstance(bind, Engine | AsyncEngine):  # it is a connection, as in tests that roll back
+    """Return connection options that set the isolation level and turn AUTOCOMMIT off."""
+    if not isinstance(bind, Engine | AsyncEngine):  # a connection, for tests that roll back
         return {}
     # SQLite has one writer at a time, so isolation levels do not matter.
     is_sqlite = bind.dialect.name == "sqlite"
@@ -334,11 +334,11 @@ _NO_TRANSACTION = {"25P01", 1305}
 
 
 def _is_in_transaction(connection: Connection, statements: Statements) -> bool:
-    """Return whether the database is in a transaction; the driver may commit by itself."""
+    """Return whether the database is in a transaction; the driver may autocommit."""
     if _dialect_name(connection) == "sqlite":
         connection.execute(
             *_executable(statements.prune[0], (0, 0))
-        )  # deletes no row, but begins a transaction
+        )  # this DELETE matches no row: it only begins a transaction
         return bool(getattr(connection.connection.driver_connection, "in_transaction", True))
     try:
         connection.exec_driver_sql("SAVEPOINT hookonce_record")

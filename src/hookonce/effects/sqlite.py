@@ -101,7 +101,7 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
 def record_in_sync(connection: sqlite3.Connection, table: str, effect: Effect, now: float) -> bool:
     """Insert an effect's row into a connection's transaction; return False if it was there."""
     statements = statements_of("sqlite", table, SQLITE_PLACEHOLDERS)
-    # Deletes no row, but begins a transaction unless the connection commits by itself.
+    # This DELETE matches no row: it only begins a transaction, unless the connection autocommits.
     _run(connection, statements.prune[0], (0, 0))
     if not connection.in_transaction:
         raise LedgerError("the connection is in no transaction; begin one before record_in")

@@ -22,7 +22,7 @@ Parameters: TypeAlias = tuple[str | int, ...]
 """The values of a statement's placeholders."""
 
 _BEGUN = 1 << 62
-"""The least ``recorded_at`` of a row whose handler has begun and not ended.
+"""The lowest ``recorded_at`` of a row whose handler has begun but not ended.
 
 Such a moment never comes, so pruning leaves the row alone.
 """
@@ -82,8 +82,8 @@ class Statements:
         self.release: str | None = "RELEASE SAVEPOINT hookonce_effect"
         if dialect == "postgresql":
             self.savepoint = self.release = None
-            # The row is of this connection and of its present transaction: age(xmin) is 0 for rows
-            # of the transaction itself, negative for rows of its savepoints, positive for others.
+            # Match only a row of this connection and of its present transaction: age(xmin) is 0 for
+            # rows of the transaction, negative for rows of its savepoints, else positive.
             begun, is_own = f"{begun} + pg_backend_pid()", " AND age(xmin) <= 0"
 
         first_three = (*placeholders[: len(keys)], begun)
@@ -161,7 +161,7 @@ def _advance_in_mysql(watermarks: str, values: str, drop_ties: bool) -> str:
 
 
 def _newer(old: str, new: str, *, drop_ties: bool) -> str:
-    """Return the condition on which an event replaces the watermark.
+    """Return the SQL condition under which an event replaces the watermark.
 
     The watermark's own event is no tie: whether it is done, its effect's row says.
     """

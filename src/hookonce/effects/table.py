@@ -83,7 +83,7 @@ def _create(dialect: str, table: str, columns: Mapping[str, bool]) -> tuple[str,
     index = f"{table.rpartition('.')[2]}_recorded_at"
     lines = [f"{name} {_type(dialect, name)} NOT NULL" for name in columns]
     lines.append(f"PRIMARY KEY ({', '.join(keys_of(columns))})")
-    if dialect == "mysql":  # it has no CREATE INDEX IF NOT EXISTS
+    if dialect == "mysql":  # MySQL has no CREATE INDEX IF NOT EXISTS
         lines.append(f"KEY {index} (recorded_at)")
     end = {"mysql": " ENGINE=InnoDB", "sqlite": " WITHOUT ROWID"}.get(dialect, "")
     create = f"CREATE TABLE IF NOT EXISTS {table} (\n    " + ",\n    ".join(lines) + f"\n){end}"

@@ -11,9 +11,9 @@ from ..stores.values import Entry, StoreStats, delivery_key
 
 
 def since_unix(since: float | datetime | None) -> float | None:
-    """Return the filter ``since`` of a listing, for the store."""
-    # A datetime has whole microseconds, and may be rounded up. One microsecond less, so that a
-    # listing since the `received_at` or `buried_at` of an event contains that event.
+    """Convert the filter ``since`` of a listing to Unix time."""
+    # Subtract a microsecond: a datetime may be rounded up, and a listing since an event's
+    # `received_at` or `buried_at` must contain that event.
     return None if since is None else unix_seconds("since", since) - 1e-6
 
 
@@ -71,7 +71,7 @@ class WaitingEvents:
         return await self._store.entry(delivery_key(self._endpoint, event_id))
 
     async def retry(self, event_id: str) -> bool:
-        """Make an event due now that waits for a later attempt; False if no such event waits."""
+        """Make a waiting event due now; return False if the event does not wait."""
         return await self._store.make_due(delivery_key(self._endpoint, event_id))
 
     async def prune(self) -> int:

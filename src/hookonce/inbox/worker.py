@@ -121,7 +121,7 @@ class Worker:
         return await within(self._dependencies.limits.store_seconds, call)
 
     def _free(self) -> int:
-        """Return how many more events can be begun now.
+        """Return how many more attempts may begin now.
 
         An attempt whose handlers have ended only needs to be recorded, so it does not count as
         busy; but if the store is slow, too many of these attempts stop further fetching.

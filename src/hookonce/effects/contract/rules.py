@@ -104,7 +104,7 @@ async def attempts_at_the_same_time_work_once(bench: Bench[Any]) -> None:
 
 
 async def a_swallowed_failure_does_not_count_as_success(bench: Bench[Any]) -> None:
-    """If a handler goes on after a failed statement, all its work is committed or nothing is."""
+    """If a handler ignores a failed statement, either all its work is committed or none."""
     effect = new_effect()
 
     async def work(transaction: Any) -> None:
@@ -155,7 +155,7 @@ async def a_row_of_an_earlier_transaction_is_not_held(bench: Bench[Any]) -> None
 
 
 async def an_effect_committed_before_its_end_is_no_success(bench: Bench[Any]) -> None:
-    """A row that was committed before ``holds`` is an error at each later attempt.
+    """If the row is committed before ``holds``, each later attempt fails.
 
     The handler has committed, or its connection commits by itself: the rest may be missing.
     """

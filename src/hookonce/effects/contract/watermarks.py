@@ -35,7 +35,7 @@ class _Dated(NamedTuple):
     def perform(
         self, work: Callable[[Any], object] | None = None, *, drop_ties: bool = False
     ) -> Coroutine[Any, Any, Performed]:
-        """Do the work; by default, write when the event was created."""
+        """Do the work; by default, insert the creation time of the event."""
         created_at = str(self.latest.watermark.created_unix_us)
         latest = self.latest._replace(drop_ties=drop_ties)
         return perform(
@@ -57,7 +57,7 @@ def _new_key_lock() -> KeyLock:
 
 
 async def a_newer_event_is_done_and_an_older_one_is_not(bench: Bench[Any]) -> None:
-    """An event that comes after a newer event is skipped, and its row says that it is done."""
+    """An event that comes after a newer event is skipped, and recorded as done."""
     first, second, third = (_dated(bench, created_at) for created_at in (1, 2, 3))
     seen = [await event.perform() for event in (second, first, third, first, second)]
     now, before, stale = Performed
@@ -169,7 +169,7 @@ async def resources_are_told_apart_by_every_character(bench: Bench[Any]) -> None
 
 
 async def watermarks_go_after_their_retention(bench: Bench[Any]) -> None:
-    """Pruning deletes a watermark that has not advanced for the retention, and counts its row."""
+    """Pruning deletes and counts a watermark that has not advanced for the retention."""
     old, kept = _new_key_lock(), _new_key_lock()
     for key_lock in (old, kept):
         await _dated(bench, 2, key_lock).perform()
