@@ -79,7 +79,7 @@ class Phase(IntEnum):
     GIVING_UP = 5
     """A call to the store failed; a claim that it may have made is released, and nobody waits."""
     ENDED = 6
-    """The attempt needs its claim no longer."""
+    """The attempt no longer needs its claim."""
 
 
 # Module constants: up to Python 3.11, each lookup of an enum's member calls a Python function, and

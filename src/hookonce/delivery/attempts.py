@@ -23,7 +23,7 @@ _TICKS_IN_A_LIMIT = 10
 # How long the warning stays: a handler that blocks once will block again.
 _BLOCK_WARNING_SECONDS = 600.0
 
-# How often to close a coroutine: each time ends only the innermost ``await`` of its clean-up.
+# How many times to close a coroutine: each close ends only the innermost `await` of a clean-up.
 _MOST_CLOSES = 20
 
 _BLOCKED = (
@@ -105,8 +105,8 @@ class Attempts:
             self._forget_lost()
             self._loop, self._timer, self._sending = loop, None, None
         if self._dependencies.watermarks and self._given_up.issuperset(self._by_task):
-            self._send_watermarks(loop)  # no attempt is left to send them
-        # Not by the loop's task factory: an eager task would run before `_by_task` has it.
+            self._send_watermarks(loop)  # no attempt is left that would send them
+        # Do not use the loop's task factory: an eager task would run before `_by_task` has it.
         attempt.lease.task = task = asyncio.Task(self._go(attempt), loop=loop, name=attempt.key)
         self._by_key[attempt.key] = self._by_task[task] = attempt
         if self._timer is None or len(self._by_task) == 1:

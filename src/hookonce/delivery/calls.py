@@ -26,8 +26,8 @@ THREAD_NAME_PREFIX = "hookonce-handler"
 # A cancelled handler may have to clean up. If it takes longer, it ignores the cancellation.
 _CLEAN_UP_SECONDS = 5.0
 
-# What a function in a thread returned or raised. A list carries the pair out of the thread, since a
-# future would keep the error, whose traceback holds the future: a reference cycle with the body.
+# The value that a function in a thread returned, or its error. A list carries the pair out of the
+# thread: a future would make a reference cycle through the traceback, which keeps the body alive.
 _ValueOrError: TypeAlias = tuple[Any, BaseException | None]
 
 
@@ -106,7 +106,7 @@ class Call:
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether the function ran in a thread that has succeeded."""
+        """Whether the function ran in a thread and has succeeded."""
         thread = self.thread
         return thread is not None and thread.done() and not thread.cancelled() and thread.result()
 

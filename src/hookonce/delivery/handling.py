@@ -289,7 +289,7 @@ class Handling:
             await holder.release()
 
     async def note_waiting(self) -> None:
-        """Note the deferred event as waiting; before it was deferred, nobody could make it due."""
+        """Put the deferred event into the locks' queues; only a deferred event can be made due."""
         for holder in self._waiting or ():
             try:
                 if not isinstance(await holder.acquire(self.lease.key), Busy):

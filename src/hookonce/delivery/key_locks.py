@@ -59,9 +59,9 @@ class KeyLockHolder:
     is_released: bool = False
     has_succeeded: bool = False
     _token: Token = field(default_factory=new_token)
-    # One call at a time: an extension that arrives after the release would acquire the lock again.
+    # Allows one call at a time: an extension after the release would acquire the lock again.
     _one_call: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _held_until: float = 0.0  # by time.monotonic
+    _held_until: float = 0.0  # in the time of time.monotonic
 
     @property
     def is_held(self) -> bool:

@@ -27,7 +27,7 @@ class Request:
     sent_at: float
 
     is_last: ClassVar[bool] = False
-    """The attempt decides this after the claim, by the number of the attempt."""
+    """Not known yet: the attempt decides this from its number, once it has the claim."""
 
 
 @dataclass(slots=True)

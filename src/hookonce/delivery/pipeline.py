@@ -210,7 +210,7 @@ class Pipeline:
             _log.warning("%s is of the unknown type %r; ignored", key, event.type)
             return _UNKNOWN_TYPE
         if event.type not in self._unhandled:
-            self._unhandled.add(event.type)  # the set stays small: only types with a model
+            self._unhandled.add(event.type)  # the set stays small: only types that have a model
             _log.warning("there is no handler for %s; such events are ignored", event.type)
         return _NO_HANDLER
 

@@ -17,8 +17,8 @@ from ..stores.time_limit import BrokenStoreError
 from ..stores.values import Claimed, DeadReason
 from .calls import Call
 
-# One fewer than the sender's attempts: a copy that meets the event in flight counts as an attempt
-# for the sender, but not here.
+# One fewer than the sender's attempts: the sender also counts a delivery that arrives while the
+# event is in flight, which is no attempt here.
 _LAST_OWN_ATTEMPT = ATTEMPTS - 1
 
 _REJECTED = Outcome(HTTPStatus.ACCEPTED, Reason.REJECTED)
@@ -40,7 +40,7 @@ def may_be_last(claim: Claimed, delivery_attempt: int | None) -> bool:
 
 
 def comes_until(event: Event[Any] | None, sent_at: float) -> float | None:
-    """Return until when the sender may deliver an event again, in Unix time.
+    """Return the Unix time until which the sender may deliver an event again.
 
     None if it will not: by the signed times, the event is so old that this is the last attempt of
     the schedule.
