@@ -239,7 +239,7 @@ class Reject(WebhookError):  # noqa: N818 - a public name: an instruction to the
 
 
 _LONGEST_WAIT = timedelta(days=31)
-"""Longer than the sender's retries and its delivery log, and than a store's retention."""
+"""A longer wait outlasts the sender's retries, its delivery log and a store's retention."""
 
 
 @shows_half_built

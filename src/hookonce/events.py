@@ -256,7 +256,7 @@ def _without_lone_surrogates(body: bytes) -> bytes:
 
 
 def _raised(error: Exception) -> str:
-    """Return the class and place of a validator's error; its message may hold values."""
+    """Return the class and line of a validator's error; its message could reveal values."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -267,8 +267,8 @@ def _raised(error: Exception) -> str:
 
 
 _MAX_PROBLEMS = 5
-# Kinds of error whose message never holds the value that was found. The kinds that are left out may
-# hold it, and so may kinds that a user's class defines.
+# The kinds of error whose message never holds the value that was found; the kinds that are left
+# out, and kinds that a user's class defines, may hold it.
 _DISCREET = frozenset(get_args(core_schema.ErrorType)) - {
     "union_tag_invalid",
     "value_error",

@@ -536,7 +536,7 @@ class Blocker(Resource):
 
     code: str
     message: str
-    hint: str | None = None  # the interface does not show whether it may be missing
+    hint: str | None = None  # the interface does not show whether this may be missing
 
 
 class PublishWarning(Resource):
@@ -545,9 +545,9 @@ class PublishWarning(Resource):
     channel_id: str
     platform: Platform
     code: str
-    field: str | None = None  # the interface does not show whether it may be missing
+    field: str | None = None  # the interface does not show whether this may be missing
     message: str
-    hint: str | None = None  # likewise
+    hint: str | None = None  # the interface does not show whether this may be missing
 
 
 class ValidationResult(Resource):

@@ -56,7 +56,7 @@ __all__ = [
 _log = get_logger("hookonce.http")
 
 REACHED = "hookonce.reached"
-"""The key in a scope of the list to which a receiver adds itself when a request reaches it."""
+"""The scope key of a list; a receiver that a request reaches adds itself to the list."""
 
 _NOTHING_CAME = (
     ", not even a part of it: the client is slow, or something before the receiver (middleware, a"

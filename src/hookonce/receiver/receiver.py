@@ -68,7 +68,7 @@ G = TypeVar("G", bound="GapHook")
 E1 = TypeVar("E1", bound=Event[Any])
 E2 = TypeVar("E2", bound=Event[Any])
 
-# The paths at which a receiver answers that is used as an ASGI application itself.
+# A receiver that is itself the ASGI application answers at these paths.
 _OWN_PATHS = frozenset({"", "/", "/webhooks", "/webhooks/"})
 
 
@@ -138,7 +138,7 @@ class Receiver(Router):
 
     def _assemble(self, settings: ReceiverSettings, observers: Iterable[Observer] = ()) -> None:
         self._wiring = Wiring(settings, self._table, observers)
-        # Routes keep this application, and it calls the receiver at each delivery.
+        # Routes keep this application. It calls `handle`, which uses the receiver's present wiring.
         self._app = DeliveryApp(self.handle, settings.limits, unread=partial(note_unread, self))
 
     def __repr__(self) -> str:

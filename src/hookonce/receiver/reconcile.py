@@ -183,7 +183,7 @@ async def compare(
         requests += 1
         recent = [delivery for delivery in page.data if delivery.created_at >= start]
         new = [one for one in recent if not one.is_test and one.event_id not in seen]
-        # Ask after the page was read: an event that the page shows as delivered is stored by now.
+        # Ask the store only after reading the page: then it knows every event delivered so far.
         known = await store.known(endpoint, [delivery.event_id for delivery in new])
         judged: dict[str, tuple[WebhookDelivery, Verdict | Why]] = {}
         for delivery in new:
@@ -295,7 +295,7 @@ def _judged(delivery: WebhookDelivery, known: Known | None) -> Verdict | Why:
             return Verdict.WAITING
     if delivery.delivered_at is not None:
         return Why.UNKNOWN_HERE
-    # During an attempt no next attempt is planned, but the status says that one may follow.
+    # While an attempt runs, `next_attempt_at` is empty; the status then shows that more may follow.
     if delivery.next_attempt_at is not None or delivery.status == _PENDING:
         return Verdict.RETRYING
     return Why.FAILED_AT_SENDER
@@ -308,7 +308,7 @@ async def _excused(
     if not gaps or not isinstance(store, ReconcilingStore):
         return {}
     accepted = await store.accepted(endpoint, [gap.event_id for gap in gaps])
-    # An event that was tried had a handler.
+    # A known event was tried, so it had a handler and was not ignored.
     left = [gap for gap in gaps if gap.event_id not in known and gap.event_id not in accepted]
     spans = await store.ignored(endpoint, {gap.event_type for gap in left}) if left else {}
     return dict.fromkeys(accepted, Verdict.ACCEPTED) | {

@@ -78,7 +78,7 @@ class _MonitorThread:
     def add(self, monitor: LoopMonitor) -> None:
         with self._lock:
             self._monitors.add(monitor)
-            if self._thread is None or not self._thread.is_alive():  # a fork does not copy it
+            if self._thread is None or not self._thread.is_alive():  # a fork does not copy a thread
                 self._thread = threading.Thread(
                     target=self._run, name="hookonce-loop-monitor", daemon=True
                 )

@@ -88,7 +88,7 @@ class Observers:
 
 
 def _is_close(record: type) -> bool:
-    """Return whether a successful delivery makes this kind of record, apart from its answer."""
+    """Return whether every successful delivery makes this kind of record before its answer."""
     return record in {DeliveryReceived, DeliveryAuthenticated} or is_step(record)
 
 
