@@ -19,7 +19,7 @@ ADMIN = "admin"
 ROLES = ("viewer", "contributor", "editor", ADMIN)
 """The roles of keys (interface, Authentication 5)."""
 
-_PREFIX_LENGTH = 4  # characters of the secret part
+_PREFIX_LENGTH = 4  # how many characters of a key's secret part the interface shows
 _DAY_SECONDS = 86_400
 
 
@@ -52,7 +52,7 @@ class Keys:
         return [row.resource for row in self._by_hash.values()]
 
     def add(self, key: str, role: str, *, name: str, expires_at: float | None) -> None:
-        """Add a key that the caller chose; ValueError if it does not have the documented form."""
+        """Add a key with this text; ValueError if the text does not have the documented form."""
         if not key.startswith(self._prefix) or len(key) < len(self._prefix) + 2 * _PREFIX_LENGTH:
             raise ValueError(f"a key is {self._prefix} and a secret part of 8 characters or more")
         resource = ApiKey(
@@ -95,7 +95,7 @@ class Keys:
 
 
 def presented_key(headers: Mapping[str, str]) -> str:
-    """Return the key in a request's headers (interface, Authentication 1), or an empty string.
+    """Return the API key that a request sends (interface, Authentication 1), or an empty text.
 
     Args:
         headers: the headers by their names in lower case.
@@ -133,7 +133,7 @@ class RemainingQuota:
 
 
 class DailyQuota:
-    """Counts the requests of all the workspace's keys for each UTC day."""
+    """Counts the requests of all API keys together, for each UTC day."""
 
     def __init__(self) -> None:
         self._day = 0

@@ -1,4 +1,4 @@
-"""The URLs that the service delivers to: only those with public addresses.
+"""The check of an endpoint's URL: the service delivers only to public addresses.
 
 "The endpoint URL must use https and resolve to a public address. A private-network address is
 refused with code webhook.url_private" (interface, Events: rule 3).
@@ -15,8 +15,8 @@ from urllib.parse import SplitResult, urlsplit
 from ..client.addresses import is_public, unwrapped
 from .refusals import Issue, RefusedError, invalid, refused
 
-# The characters of RFC 3986. URL parsers disagree about others, so the check could see another host
-# than the delivery reaches.
+# The characters of RFC 3986. URL parsers disagree about other characters: the check could see a
+# different host than the one that gets the delivery.
 _URI = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 
 

@@ -25,13 +25,13 @@ from .refusals import Issue, RefusedError, at_storage, invalid, refused
 
 _log = get_logger("hookonce.emulator.api")
 
-_MOST_BODY_BYTES = 1024 * 1024  # does not limit media, whose bytes go to the storage
+_MOST_BODY_BYTES = 1024 * 1024  # media have their own limit: their bytes go to the storage
 
 _UPLOADS, _FILES = "storage", "files"
 
 
 class Api:
-    """Every operation (interface, Endpoints), and the storage of media; an ASGI application."""
+    """An ASGI application with every operation (interface, Endpoints) and the storage of media."""
 
     def __init__(self, backend: Backend, keys: Keys, quota: DailyQuota) -> None:
         self._backend = backend
@@ -56,7 +56,7 @@ class Api:
         key = self._keys.find_valid(presented_key(request.headers), now)
         if key is None:
             return _refusal(
-                # RFC 9110, 15.5.2: every 401 has this header.
+                # RFC 9110, 15.5.2: a 401 must have this header.
                 refused("api.unauthorized", headers={"www-authenticate": "Bearer"})
             )
         quota = self._quota.spend(self._backend.workspace.limits.requests_per_day, now)
@@ -112,8 +112,8 @@ class Api:
 
 
 def _base_url(request: Request) -> str:
-    """Return the URL of this application, also where another application mounts it."""
-    # Starlette's own `base_url` is the outermost application's.
+    """Return the URL of this application, including the path at which it is mounted."""
+    # Starlette's `base_url` would be that of the outermost application.
     return f"{request.url.scheme}://{request.url.netloc}{request.scope.get('root_path', '')}"
 
 
@@ -133,7 +133,7 @@ async def _body(request: Request, operation: ApiOperation) -> BaseModel | None:
     if not content and operation.body_is_optional:
         content = b"{}"
     with suppress(ValueError):  # `model_validate_json` below refuses invalid JSON
-        # pydantic accepts NaN, and numbers too large for a float; the answer could hold neither.
+        # pydantic accepts NaN and numbers too large for a float, which no JSON answer can contain.
         if (place := non_finite(from_json(content))) is not None:
             raise invalid([Issue(place, "Input should be a finite number")])
     try:
@@ -157,13 +157,13 @@ def _issues(error: ValidationError) -> list[Issue]:
 
 
 def _content_of(answer: Resource) -> object:
-    # Leaves out fields that were never set, such as the secret in most answers.
+    # Leave out fields that were never set, such as the secret in most answers.
     content = answer.model_dump(mode="json", exclude_unset=True)
     # "A single resource is returned under data" (interface, What the service does: rule 4).
     return content if isinstance(answer, Page) else {"data": content}
 
 
 def _refusal(error: RefusedError) -> Response:
-    # Hint and details are optional (interface, Errors): left out, never null.
+    # Hint and details are optional (interface, Errors): leave them out instead of sending null.
     content = ErrorResponse(error=error.body).model_dump(mode="json", exclude_none=True)
     return JSONResponse(content, error.status, error.headers)

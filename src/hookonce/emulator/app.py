@@ -1,4 +1,4 @@
-"""The actions of people in the service's app, for which the interface shows no path.
+"""What people do in the service's app: actions without a documented path.
 
 The interface names approving, rejecting, rescheduling and retrying posts, and reconnecting channels
 in the app; it shows no operation for these (Endpoints: Gaps).
@@ -20,7 +20,7 @@ from .workspace import WorkspaceState
 
 
 class App:
-    """The app of an emulated service.
+    """The app of an emulated service: each method is what a person does there.
 
     Get it from ``EmulatedService.app``.
 

@@ -1,4 +1,4 @@
-"""Chaos: the disturbances of deliveries, drawn by a seed.
+"""Chaos: disturbances of deliveries, chosen at random by a seed.
 
 The disturbance of an attempt depends only on the seed, the delivery's number and the attempt's
 number, never on timing: the same seed brings the same disturbances on every machine.
@@ -15,10 +15,10 @@ from .transport import CALM, Break, Network
 
 
 class Disturbance(StrEnum):
-    """What chaos does to an attempt."""
+    """A kind of disturbance of an attempt."""
 
     DUPLICATE = "duplicate"
-    """A copy arrives up to two minutes after the attempt has succeeded."""
+    """A copy arrives within two minutes after the attempt has succeeded."""
     CONCURRENT_DUPLICATE = "concurrent_duplicate"
     """One or two copies arrive at the same moment."""
     DELAY = "delay"
@@ -34,7 +34,7 @@ class Disturbance(StrEnum):
     REPLAY = "replay"
     """An attacker sends a recorded delivery again."""
     TAMPERING = "tampering"
-    """The body is changed on its way."""
+    """The body is changed on its way to the receiver."""
     CLOCK_SKEW = "clock_skew"
     """The sender's clock is wrong by up to ten minutes."""
     ROTATION = "rotation"
@@ -54,9 +54,10 @@ _KEEPS_OUT = frozenset(
         Disturbance.CLOCK_SKEW,
     }
 )
-"""The disturbances that can make an attempt fail even if the receiver is correct."""
+"""The disturbances that can make an attempt fail even at a correct receiver."""
 
-# Later attempts always arrive, so an event that is lost after nine is the receiver's fault.
+# The last attempt that such a disturbance may affect. The attempts after it always arrive, so if an
+# event is lost after nine attempts, the receiver is at fault.
 _LAST_KEPT_OUT = 3
 
 _FIRST_ONLY = frozenset({Disturbance.DELAY, Disturbance.REORDERING})
@@ -127,11 +128,11 @@ _DRAWN: Mapping[Disturbance, Callable[[Disturbance, Random], Plan]] = {
     Disturbance.ROTATION: lambda kind, _: Plan(kind, rotates=True),
     Disturbance.FLOOD: lambda kind, r: Plan(kind, forgeries=r.randint(10, 40)),
 }
-"""Draws the plan of an attempt, by kind; a burst is not here, since it affects a series."""
+"""Functions that draw the plan of an attempt; a burst needs none: it affects several events."""
 
 
 def plan_of(chaos: Chaos, seed: int, delivery: int, attempt: int) -> Plan:
-    """Return the plan of an attempt.
+    """Return the disturbance that the seed gives to an attempt.
 
     Args:
         chaos: how often deliveries are disturbed, and how.
@@ -151,7 +152,7 @@ def plan_of(chaos: Chaos, seed: int, delivery: int, attempt: int) -> Plan:
 
 
 def moments_of(chaos: Chaos, seed: int, count: int, per_second: float) -> Iterator[float]:
-    """Yield the moment of each event, in seconds from the start, in order.
+    """Yield when to emit each event, in seconds from the start, in ascending order.
 
     Args:
         chaos: whether there are bursts, and how often.

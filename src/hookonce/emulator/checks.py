@@ -51,7 +51,7 @@ class PostFindings:
 
     @property
     def refusal(self) -> RefusedError | None:
-        """The error that refuses the post, if any; "Drafts are always accepted"."""
+        """The error to answer if a check fails; None for a draft: "Drafts are always accepted"."""
         if self.mode == "draft":
             return None
         failed = [target for target in self.targets if not target.ok]
@@ -82,7 +82,7 @@ def require_allowed(post: PostRow, step: PostStep) -> None:
 
 
 def check(post: PostRow, mode: PostMode, workspace: WorkspaceState, now: float) -> PostFindings:
-    """Return what the checks of a post find.
+    """Run all checks of a post and return their results.
 
     Args:
         post: the post as it would be saved; ``scheduled_at`` is the time in the request.

@@ -68,7 +68,7 @@ class ChannelRow:
 
 @dataclass(slots=True)
 class TargetRow:
-    """One channel of a post (interface, Resources: PostTarget).
+    """A target: one channel of a post (interface, Resources: PostTarget).
 
     Attributes:
         tries: how often the service has tried to publish it.
@@ -139,7 +139,7 @@ class PostRow:
 
     @property
     def published_at(self) -> float | None:
-        """When the last target was published; None while a target is on its way."""
+        """When the last target was published; None while a target is not finished."""
         if self.status not in {"published", "partial"}:
             return None
         moments = [one.published_at for one in self.targets if one.published_at is not None]

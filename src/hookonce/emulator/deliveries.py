@@ -1,4 +1,4 @@
-"""Deliveries: attempts by the documented schedule, and the consequences of their answers.
+"""Deliveries: when attempts are made, and what follows from their answers.
 
 Delivery is at least once: an attempt without an answer counts as failed, whatever the receiver has
 done with the event.
@@ -29,7 +29,7 @@ from .wire import Wire
 
 _GONE = 410
 
-# Bounds the memory of a service whose time runs fast; pending deliveries do not count.
+# The most finished deliveries in the log, because a service whose time runs fast needs a limit.
 _LOGGED = 100_000
 
 
@@ -66,7 +66,7 @@ class Deliveries:
         self.notices: list[Notice] = []
 
     def rows(self, endpoint_id: str | None = None) -> list[DeliveryRow]:
-        """Return the log of one endpoint or of all, newest first; it goes back 14 days."""
+        """Return the delivery log of the last 14 days, of one endpoint or of all, newest first."""
         self._drop_old()
         return [
             row
@@ -77,7 +77,7 @@ class Deliveries:
     def begin(
         self, endpoint: EndpointRow, event: OutgoingEvent, *, is_test: bool = False
     ) -> DeliveryRow:
-        """Return a new delivery; its first attempt is due now, or later if chaos delays it."""
+        """Create a delivery; its first attempt is due now, or later if chaos delays it."""
         self._drop_old()
         self._count += 1
         now = self._timeline.now
@@ -111,9 +111,9 @@ class Deliveries:
         kept_since = self._timeline.now - LOG_SECONDS
         while self._rows and (row := next(iter(self._rows.values()))).created_at < kept_since:
             if row.status is DeliveryStatus.PENDING:
-                break  # if time runs fast, one attempt can take 14 days of it
+                break  # in fast time one attempt can take 14 days
             del self._rows[row.id]
-        if len(self._rows) > 1.1 * _LOGGED:  # rarely, because this walks through all rows
+        if len(self._rows) > 1.1 * _LOGGED:  # by a tenth, since this reads all rows
             settled = [
                 row.id for row in self._rows.values() if row.status is not DeliveryStatus.PENDING
             ]
@@ -131,7 +131,7 @@ class Deliveries:
 
     async def _attempt(self, row: DeliveryRow) -> None:
         if row.status is not DeliveryStatus.PENDING:
-            return  # the endpoint was disabled at the same moment
+            return  # the endpoint was disabled after this attempt became due
         endpoint = self._endpoints[row.endpoint_id]
         row.attempts += 1
         row.next_attempt_at = None
@@ -139,7 +139,7 @@ class Deliveries:
         plan = self._plan_for(row, row.attempts)
         if plan.rotates:
             if self._rotate is None:
-                plan = UNDISTURBED  # so that the log does not show a rotation
+                plan = UNDISTURBED  # no rotation, so the log shows none
             else:
                 self._rotate(endpoint)
         random = self._random_for(row, "beside")
@@ -172,13 +172,14 @@ class Deliveries:
         if not row.is_test:
             endpoint.count_failure(now)
         if endpoint.status is EndpointStatus.ACTIVE:
-            # 410 "on any attempt" (interface, States): also of a test. No other failed test counts.
+            # A 410 "on any attempt" (interface, States) disables the endpoint, also at a test
+            # event; other failures of test events do not count.
             if attempt.status == _GONE:
                 self.disable(endpoint, DisabledReason.GONE)
             elif not row.is_test and endpoint.is_failing_too_long(now):
                 self.disable(endpoint, DisabledReason.FAILING)
         if row.status is DeliveryStatus.FAILED:
-            return  # the endpoint is disabled
+            return  # `disable` has given up the delivery
         # A test event is never retried (interface, Events: Delivery behaviour).
         if row.is_test or row.attempts > len(RETRY_SECONDS):
             row.status = DeliveryStatus.FAILED
@@ -187,5 +188,5 @@ class Deliveries:
         self._plan_attempt(row, attempt.at_unix + RETRY_SECONDS[row.attempts - 1] * (1 + jitter))
 
     def _random_for(self, row: DeliveryRow, what: str) -> Random:
-        """Return a random source that depends only on the seed, the delivery and the attempt."""
+        """Return a random generator that is seeded by the delivery and the attempt."""
         return Random(f"{self._seed}:{row.number}:{row.attempts}:{what}")  # noqa: S311 - no secret

@@ -34,7 +34,7 @@ _DAY_MINUTES = 24 * 60
 
 
 class Described(BaseModel):
-    """A part of a description; it refuses unknown fields."""
+    """Base class of the parts of a description; refuses unknown fields."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -48,7 +48,7 @@ class Described(BaseModel):
 
 
 def _minute(value: object) -> object:
-    """Return the minute of the day; YAML itself reads an unquoted 17:00 as the number 1020."""
+    """Return the minute of the day; without quotes, YAML reads 17:00 as the number 1020."""
     if isinstance(value, str):
         hour, colon, minute = value.partition(":")
         if colon and hour.isdecimal() and minute.isdecimal() and int(minute) < 60:
@@ -57,7 +57,7 @@ def _minute(value: object) -> object:
 
 
 class DescribedSlot(Described):
-    """A weekly slot of a channel's queue, in the workspace's time zone."""
+    """A weekly slot of a channel's queue; its time is in the workspace's time zone."""
 
     weekday: Annotated[str, one_of(_DAYS)]
     time: Annotated[int, BeforeValidator(_minute), Field(ge=0, lt=_DAY_MINUTES)]
@@ -144,7 +144,7 @@ _TARGETS_OF = {"published": "published", "failed": "failed"}
 
 
 class DescribedPost(Described):
-    """A post (interface, Resources: Post); no target is on its way when the service starts."""
+    """A post (interface, Resources: Post); at the start no target is queued or being published."""
 
     id: str
     title: str | None = None
@@ -173,7 +173,7 @@ class DescribedPost(Described):
 
     @property
     def unsent_status(self) -> str:
-        """The status that the post had before a target was sent."""
+        """The status of the post before it was sent to a platform."""
         return "scheduled" if self.status in {"published", "failed", "partial"} else self.status
 
     def row(
@@ -270,7 +270,7 @@ class DescribedDelay(Described):
 
 
 class DescribedLimits(Described):
-    """The limits whose numbers the interface does not show, and the rest of the daily quota."""
+    """The limits that the interface does not give as numbers, and the rest of the daily quota."""
 
     scheduled_posts_per_month: Annotated[int, Field(ge=0)] | None = None
     x_credits: Annotated[int, Field(ge=0)] | None = None
@@ -279,5 +279,5 @@ class DescribedLimits(Described):
 
 
 def unix_seconds_or(moment: datetime | None, default: float) -> float:
-    """Return a moment in Unix seconds, or the default for None."""
+    """Return a moment as Unix seconds; None gives the default."""
     return default if moment is None else moment.timestamp()

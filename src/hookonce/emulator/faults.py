@@ -34,7 +34,7 @@ class PlatformFault:
             raise ValueError(f"times is at least 1, not {self.times!r}")
 
     def strikes(self, random: Random) -> bool:
-        """Draw whether the platform fails now; a failure counts against ``times``."""
+        """Return at random whether the platform fails now, and count the failure."""
         if self.times == 0 or random.random() >= self.rate:
             return False
         if self.times is not None:
@@ -57,7 +57,7 @@ class Faults:
     lost: dict[str | None, int] = field(default_factory=dict)
 
     def at_platform(self, channel_id: str, random: Random) -> PlatformFault | None:
-        """Return the fault if the platform of a channel fails this time."""
+        """Return the fault if the platform of this channel fails now, else None."""
         for key in (channel_id, None):
             fault = self.platforms.get(key)
             if fault is not None and fault.strikes(random):
@@ -65,11 +65,11 @@ class Faults:
         return None
 
     def delay(self, channel_id: str) -> float:
-        """Return the additional seconds of a channel's platform."""
+        """Return by how many seconds a channel's platform is slower."""
         return self.slowness.get(channel_id, self.slowness.get(None, 0.0))
 
     def loses(self, event_type: str) -> bool:
-        """Return whether this event is to be lost, and count it as lost if so."""
+        """Return whether to lose an event of this type now, and count the loss."""
         for key in (event_type, None):
             if self.lost.get(key, 0):
                 self.lost[key] -= 1
@@ -128,12 +128,12 @@ class FaultInjection:
         self._faults.slowness[self._known(channel)] = span_seconds("seconds", seconds)
 
     def platform_works(self, channel: str | None = None) -> None:
-        """Remove the fault of one channel, or the fault that was set for all channels."""
+        """Remove the faults of one channel; without ``channel``, those set for all channels."""
         self._faults.platforms.pop(self._known(channel), None)
         self._faults.slowness.pop(channel, None)
 
     def lose_webhook(self, event_type: str | None = None, *, times: int = 1) -> None:
-        """Lose the next events of a type, or of any type: no delivery, no entry in the log."""
+        """Lose the next events of a type, or of any type: they are not delivered and not logged."""
         if event_type is not None and event_type not in SUBSCRIBABLE:
             raise ValueError(f"there is no event type {event_type!r}")
         self._faults.lost[event_type] = times

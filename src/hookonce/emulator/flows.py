@@ -1,4 +1,4 @@
-"""Flows: small stories, each with the events that the real service would send, in order.
+"""Flows: short series of related events, in the order of the real service.
 
 Only the order of emitting is fixed: delivery has no ordering guarantee (interface, Events: Delivery
 behaviour).
@@ -19,7 +19,7 @@ from .platforms import content_types
 
 
 class EventEmitter(Protocol):
-    """Emits events, as ``EmulatedService`` does."""
+    """An object that emits events, such as ``EmulatedService``."""
 
     async def emit(self, event: str, *, data: Mapping[str, JsonValue] | None = None) -> Event[Any]:
         """Emit an event to the endpoints that subscribed to its type, and return it."""
@@ -27,7 +27,7 @@ class EventEmitter(Protocol):
 
 
 class Flow(Protocol):
-    """A flow with default arguments, as the command line runs it.
+    """A function that emits the events of a flow; the command line calls it without more arguments.
 
     The ``service`` emits the events, and the ``generator`` makes their data.
     """
@@ -46,7 +46,7 @@ async def publish_post(
     caption: str = "The walnut bread is back 🍞 Saturdays from 8.",
     generator: EventGenerator | None = None,
 ) -> tuple[Event[Any], ...]:
-    """Publish one post to several channels; publishing to the last one fails for good.
+    """Publish a post to several channels; all succeed but the last, which fails for good.
 
     Emits one event for each channel (interface, Events: Event types). A target does not name its
     post (Resources: PostTarget), so only the caption and the media show that they belong together.
@@ -137,7 +137,7 @@ async def lose_channel(
     reason: str = "The access token has expired.",
     generator: EventGenerator | None = None,
 ) -> tuple[Event[Any], ...]:
-    """Lose a channel: its connection stops working, and then it is disconnected.
+    """Lose a channel: first its connection stops working, then the channel is disconnected.
 
     The interface does not show which status each event has (States: Gaps); the choice is the
     emulator's own.

@@ -31,11 +31,11 @@ _WEIGHTS: Mapping[str, int] = {
     "channel.disconnected": 2,
 }
 _MEDIA_COUNTS: Mapping[str, tuple[int, int]] = {"text": (0, 0), "carousel": (2, 10), "post": (0, 4)}
-# The service accepts captions of 63206 characters, but few networks show whole articles.
+# The platforms whose posts may be long here; the service accepts 63206 characters everywhere.
 _LONG_CAPTIONS = frozenset({"facebook", "linkedin"})
 
-# Platform, id, username, display name, followers. Every generator has the same channels, so that
-# a receiver's stored channels stay valid when the emulator starts again.
+# Platform, id, username, display name and followers of each channel. The channels never change, so
+# that those in a receiver's database stay valid when the emulator starts again.
 _WORKSPACE: tuple[tuple[str, str, str, str, int | None], ...] = (
     ("instagram", "ch_7Qm2xKfP", "harbour.bakery", "Harbour Bakery", 18_240),
     ("facebook", "ch_3Hd8vLwR", "harbourbakery", "Harbour Bakery", 9_115),
@@ -146,11 +146,11 @@ class EventGenerator:
         )
 
     def event_type(self) -> str:
-        """Return an event type: often a comment, seldom a lost channel, never a test."""
+        """Return a random event type: often a comment, seldom a lost channel, never a test."""
         return self._random.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]
 
     def data(self, event_type: str, *, channel: Channel | None = None) -> dict[str, JsonValue]:
-        """Return the data of an event by wire names, with every field of the matching resource.
+        """Return the data of an event under its wire names, with every field of its resource.
 
         Args:
             event_type: a type of the interface (Events: Event types). The data of ``webhook.test``
@@ -180,7 +180,7 @@ class EventGenerator:
         return f"{prefix}_{''.join(self._random.choices(ascii_letters + digits, k=12))}"
 
     def remark(self) -> str:
-        """Return the text of a comment or a message."""
+        """Return a random text of a comment or message."""
         return self._random.choice(_REMARKS)
 
     def _target(self, channel: Channel, *, published: bool) -> dict[str, JsonValue]:
@@ -203,13 +203,13 @@ class EventGenerator:
             external_post_id=external_id if published else None,
             permalink=self._permalink(channel, external_id) if published else None,
             error=None if published else TargetError(code=code, message=message),
-            # Sent "as soon as the result is known" (interface, Events: rule 2).
+            # The event comes "as soon as the result is known" (interface, Events: rule 2).
             published_at=self._ago(timedelta(seconds=5)) if published else None,
         ).model_dump(mode="json")
 
     def _caption(self, channel: Channel) -> str | None:
         if self._once_in(3):
-            return None  # the base caption is used
+            return None  # the post's own caption applies
         paragraphs = 1
         if channel.platform in _LONG_CAPTIONS and self._once_in(5):
             paragraphs = self._random.randint(20, 200)
@@ -227,7 +227,8 @@ class EventGenerator:
             external_post_id=None if self._once_in(10) else self._external_id(),
             author_username=username,
             author_name=name,
-            # Polled platforms bring a comment minutes later (interface, Events: rule 2).
+            # On polled platforms the event comes minutes after the comment (interface, Events: rule
+            # 2).
             created_at=None if self._once_in(20) else self._ago(timedelta(minutes=15)),
             post_id=None if self._once_in(4) else self.new_id("post"),
             parent_id=self.new_id("cmt") if self._once_in(4) else None,

@@ -1,4 +1,4 @@
-"""Unix seconds as the service's resources have them: UTC, to the millisecond."""
+"""Conversion of Unix seconds to the service's times: UTC, to the millisecond."""
 
 from __future__ import annotations
 

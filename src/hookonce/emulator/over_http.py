@@ -16,8 +16,8 @@ class OverHttp:
     """Sends requests over HTTP; an async context manager."""
 
     def __init__(self) -> None:
-        # Receivers are often on this machine, where a proxy from the environment cannot reach them.
-        # The service itself limits the time of a whole attempt.
+        # trust_env=False: a proxy named in the environment cannot reach a receiver on this machine.
+        # timeout=None: the service has one time limit for the whole attempt.
         self._client = httpx2.AsyncClient(timeout=None, follow_redirects=False, trust_env=False)
 
     async def __aenter__(self) -> Self:

@@ -14,7 +14,7 @@ from .refusals import Issue, invalid
 
 _DEFAULT_SIZE = 25
 _MOST_SIZE = 100
-# int() accepts other digits and fails on thousands of them.
+# int() also accepts digits of other scripts, and raises for thousands of digits.
 _WHOLE_NUMBER = re.compile("[0-9]{1,18}")
 
 
@@ -42,7 +42,7 @@ def page_of(
     cursor: str | None,
     removed: Mapping[str, int] = MappingProxyType({}),
 ) -> Page[ResourceT]:
-    """Return the page of a query.
+    """Return the page of ``rows`` that a query asks for.
 
     Args:
         rows: all rows, newest first.
@@ -75,7 +75,7 @@ def _after(rows: Sequence[R], cursor: str, prefix: str, removed: Mapping[str, in
     if cursor in removed:
         return [row for row in rows if row.number < removed[cursor]]
     if re.fullmatch(f"{prefix}_[0-9A-Za-z]+", cursor):
-        return []  # the row left the log after 14 days, and so did all older rows
+        return []  # the row is older than 14 days, and so are all rows after it
     try:
         before = datetime.fromisoformat(cursor)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The content types, settings and first comments that the emulator accepts for each platform.
+"""The content types and settings of each platform, and which platforms allow first comments.
 
 The interface names the platforms, content types and settings (Resources: Channel, PostTarget, Post
 input). It does not show which platform accepts which: those tables are the emulator's own.
@@ -41,14 +41,15 @@ CONTENT_TYPES: tuple[ContentType, ...] = (
     "short",
     "story",
 )
-"""The forms of posts (interface, Resources: PostTarget, contentType)."""
+"""The content types of all platforms (interface, Resources: PostTarget, contentType)."""
 
 NEEDS_MEDIA = frozenset({"photo", "carousel", "reels", "video", "short", "story"})
 """The content types that need an image or a video."""
 
 FIRST_COMMENTS = frozenset({"instagram", "facebook", "linkedin"})
 
-# The first type of each platform is for a single image or video. Other platforms have only `post`.
+# The first content type of a platform is for a single image or video. A platform that is missing
+# here has only `post`.
 _CONTENT_TYPES: Mapping[str, tuple[ContentType, ...]] = {
     "instagram": ("feed", "carousel", "reels", "story"),
     "facebook": ("photo", "feed", "video", "reels", "story"),
@@ -69,8 +70,8 @@ _TEXT: TypeAdapter[object] = TypeAdapter(_Text)
 _TEXTS: TypeAdapter[object] = TypeAdapter(list[_Text])
 _YES_OR_NO: TypeAdapter[object] = TypeAdapter(Annotated[bool, Strict()])
 
-# "Example keys seen: title, privacy, categoryId, tags, madeForKids" (Resources: Post input), and
-# "Pinterest boards (for settings.boardId)" (Endpoints: Channels).
+# The settings that the interface names: "title, privacy, categoryId, tags, madeForKids" (Resources:
+# Post input), and settings.boardId for Pinterest (Endpoints: Channels).
 _SETTINGS: Mapping[str, Mapping[str, TypeAdapter[object]]] = MappingProxyType(
     {
         "youtube": {
@@ -118,5 +119,5 @@ def settings_issues(platform: str, settings: Mapping[str, JsonValue]) -> dict[st
 
 
 def unknown_settings(platform: str, settings: Mapping[str, JsonValue]) -> list[str]:
-    """Return the settings that are not in the platform's schema."""
+    """Return the names of settings that the platform does not have."""
     return [name for name in settings if name not in _SETTINGS.get(platform, {})]

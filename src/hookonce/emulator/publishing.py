@@ -1,4 +1,4 @@
-"""Publishes posts: from a post's mode to the results of its targets.
+"""Publishes posts, from the chosen mode to the result at each channel.
 
 "Publishing is asynchronous" (interface, What the service does: rule 2): the timeline runs every
 step. A target is queued, is sent to its platform, and is then published or failed; its event is
@@ -27,7 +27,7 @@ _TRIES = 3
 _RETRY_SECONDS = 60.0
 
 Emit: TypeAlias = Callable[[str, Mapping[str, JsonValue]], Awaitable[object]]
-"""Emits an event, given its type and data."""
+"""A function that emits an event of a type with these data."""
 
 
 class Publishing:
@@ -81,7 +81,7 @@ class Publishing:
         self._timeline.at(moment, post.id, partial(self._come_due, post))
 
     def send(self, post: PostRow, targets: Iterable[TargetRow] | None = None) -> None:
-        """Queue all targets, or these, unless they are finished, queued or being published."""
+        """Queue all targets, or these; skip finished, queued and publishing targets."""
         self.withdraw(post)
         post.unsent_status, post.is_released = "scheduled", True
         for target in post.targets if targets is None else targets:
@@ -157,7 +157,7 @@ class Publishing:
             target.error = fault.error
             await self._emit_result("post.target.failed", target)
         else:
-            # "Attempts that will be retried are not sent" (Events: Event types).
+            # Emit no event: "Attempts that will be retried are not sent" (Events: Event types).
             _step(target, TargetStep.TRY_AGAIN)
             if target.channel.is_active:
                 self._plan_try(post, target, _RETRY_SECONDS)
@@ -168,7 +168,7 @@ class Publishing:
         await self._emit(event_type, target.to_resource().model_dump(mode="json"))
 
     def _draw(self, post: PostRow, target: TargetRow, what: str) -> Random:
-        """Return a random source that depends only on the seed, the target and its tries."""
+        """Return a random generator that is seeded by the target and its number of tries."""
         place = post.targets.index(target)
         key = f"{self._seed}:post {post.number}:{place}:{target.tries}:{what}"
         return Random(key)  # noqa: S311 - what is made up is no secret

@@ -1,4 +1,4 @@
-"""What the service keeps of endpoints, events, deliveries and attempts."""
+"""Endpoints, events, deliveries and attempts, as the service keeps them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DeliveryStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingEvent:
-    """An event as every attempt delivers it: the body never changes by a byte."""
+    """An emitted event; all its attempts send the same bytes as the body."""
 
     id: str
     type: str
@@ -82,7 +82,7 @@ class EndpointRow:
     last_failure_at: float | None = None
 
     def secrets(self, now: float) -> tuple[str, ...]:
-        """Return the secrets that sign events: two of them for 24 hours after a rotation."""
+        """Return the secrets that sign events, newest first: two for 24 hours after a rotation."""
         if self.previous_secret is None or self.rotated_at is None:
             return (self.secret,)
         if now - self.rotated_at >= TWO_SIGNATURES_SECONDS:
@@ -90,7 +90,7 @@ class EndpointRow:
         return (self.secret, self.previous_secret)
 
     def rotate(self, secret: str, now: float) -> None:
-        """Replace the secret; for 24 hours the previous secret signs events too."""
+        """Replace the secret; the previous secret still signs events for 24 hours."""
         self.secret, self.previous_secret, self.rotated_at = secret, self.secret, now
 
     def enable(self) -> None:
@@ -114,7 +114,7 @@ class EndpointRow:
             self.failing_since = now
 
     def is_failing_too_long(self, now: float) -> bool:
-        """Return whether the endpoint has failed for 72 hours, with at least 10 failed attempts."""
+        """Return whether the endpoint has failed for 72 hours and in at least 10 attempts."""
         return (
             self.failing_since is not None
             and now - self.failing_since >= DISABLING_SECONDS
@@ -122,7 +122,7 @@ class EndpointRow:
         )
 
     def to_resource(self, *, with_secret: bool = False) -> WebhookEndpoint:
-        """Return the resource; only the answers to creation and rotation have the secret."""
+        """Return the resource; ``with_secret`` adds the secret, after creation and rotation."""
         return WebhookEndpoint(
             id=self.id,
             url=self.url,
@@ -141,7 +141,7 @@ class EndpointRow:
 
 @dataclass(slots=True)
 class DeliveryRow:
-    """One event on its way to one endpoint (interface, Resources: Webhook delivery)."""
+    """The delivery of an event to an endpoint (interface, Resources: Webhook delivery)."""
 
     id: str
     number: int

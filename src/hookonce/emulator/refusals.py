@@ -1,4 +1,4 @@
-"""The errors of the API: status, kind and words of each code (interface, Errors)."""
+"""The errors of the API: the status, kind and message of each code (interface, Errors)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Issue:
 
 
 class RefusedError(Exception):
-    """A refused request, with everything that its answer needs.
+    """A refused request: its status, body and headers.
 
     Attributes:
         status: the HTTP status.
@@ -170,7 +170,7 @@ def refused(
     headers: Mapping[str, str] = _NO_HEADERS,
     **values: object,
 ) -> RefusedError:
-    """Return the error of a code.
+    """Return the error that belongs to an error code.
 
     Args:
         code: one of the table above.
@@ -206,7 +206,7 @@ def no_such(resource: str, name: str) -> RefusedError:
 
 
 def invalid(issues: Sequence[Issue]) -> RefusedError:
-    """Return the error for a body or query that does not validate; its details name each field."""
+    """Return the error for an invalid body or query; its details name each invalid field."""
     return RefusedError(
         422,
         "validation.failed",
@@ -241,7 +241,7 @@ def platform_rejected(code: str, message: str | None) -> RefusedError:
 
 
 def at_storage(status: int, message: str) -> RefusedError:
-    """Return the error for bytes at the storage address, which is not a part of the API."""
+    """Return an error for the storage, which is not a part of the API."""
     kind: ErrorKind = "not_found" if status == HTTPStatus.NOT_FOUND else "validation"
     return RefusedError(status, "storage.refused", kind, message)
 

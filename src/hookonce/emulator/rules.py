@@ -10,7 +10,7 @@ from ..events import EVENT_CLASSES
 from ..sender import TEST_TYPE
 
 SUBSCRIBABLE = tuple(name for name in EVENT_CLASSES if name != TEST_TYPE)
-"""The event types (interface, Events: Event types); the test event "cannot be subscribed to"."""
+"""The event types without the test event, which "cannot be subscribed to" (Events: Event types)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class PlanLimits:
 
 PLANS: Mapping[str, PlanLimits] = MappingProxyType(
     {
-        "free": PlanLimits(0, 1, 0),  # its one key works with the tool server, not the API
+        "free": PlanLimits(0, 1, 0),  # its one key is for the tool server, not for the API
         "starter": PlanLimits(1_000, 3, 3),
-        "pro": PlanLimits(10_000, 10, 10),  # "premium" in the interface's tables
+        "pro": PlanLimits(10_000, 10, 10),  # the interface's tables call this plan "premium"
         "agency": PlanLimits(50_000, 30, 30),
     }
 )
@@ -39,7 +39,7 @@ PLANS: Mapping[str, PlanLimits] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Allowances:
-    """The limits whose numbers the interface does not show (Limits: Gaps).
+    """Limits that the interface mentions without a number (Limits: Gaps).
 
     Attributes:
         scheduled_posts_per_month: the posts that may be scheduled or published in a month of the

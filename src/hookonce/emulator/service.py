@@ -61,7 +61,7 @@ E = TypeVar("E", bound=Event[Any])
 _IN_PROCESS = "https://receiver.test"
 _SERVICE = "example"
 
-# Bounds the memory of a service that runs for weeks.
+# The most attempts that are kept: a service may run for weeks.
 _ATTEMPTS_KEPT = 100_000
 
 
@@ -248,7 +248,7 @@ class EmulatedService:
         extra: bool = False,
         event_id: str | None = None,
     ) -> Event[Any]:
-        """Emit an event, deliver it to the endpoints that subscribed to its type, and return it.
+        """Emit an event, deliver it to the endpoints that subscribe to its type, and return it.
 
         If time moves only with ``advance``, the first attempts are over when this returns. The API
         lists the comment of a ``comment.received`` event from then on.
@@ -306,7 +306,7 @@ class EmulatedService:
         return row.secret
 
     def enable(self, endpoint: str | None = None) -> None:
-        """Enable a disabled endpoint; an active endpoint does not change."""
+        """Enable a disabled endpoint; an active endpoint stays as it is."""
         self._row(endpoint).enable()
 
     def disable(self, endpoint: str | None = None) -> None:
@@ -365,7 +365,7 @@ class EmulatedService:
         minutes: float = 0,
         seconds: float = 0,
     ) -> None:
-        """Let time pass, and make all attempts that become due, in order.
+        """Let time pass, and make the attempts that become due, in order.
 
         Without arguments, make the attempts that are already due, because the test moved the clock.
 
@@ -382,7 +382,7 @@ class EmulatedService:
         await self._timeline.advance_to(self._time.now() + step)
 
     async def settle(self) -> None:
-        """Wait until nothing is planned, however late that is.
+        """Wait until all planned work is done, even if that takes days of the service's time.
 
         Then every delivery has succeeded or failed, and every scheduled post is out. If time moves
         only with ``advance``, this moves it as far as needed.
@@ -412,7 +412,7 @@ class EmulatedService:
         event_id: str | None = None,
         status: str | None = None,
     ) -> list[WebhookDelivery]:
-        """Return the delivery log, newest first; it goes back 14 days.
+        """Return the delivery log of the last 14 days, newest first.
 
         Args:
             endpoint: the id of an endpoint, for its deliveries only.
@@ -435,7 +435,7 @@ class EmulatedService:
         return list(self._deliveries.notices)
 
     def leave_quota(self, requests: int) -> None:
-        """Set how many requests are left of today's quota."""
+        """Set how many requests the daily quota still allows today."""
         self._quota.set_remaining(
             requests, self.workspace.limits.requests_per_day, self._time.now()
         )
@@ -529,7 +529,8 @@ class EmulatedService:
             self._on_attempt(attempt)
 
     def _rotate_by_chaos(self, endpoint: EndpointRow) -> None:
-        # A second rotation within 24 hours would invalidate a secret that receivers may still have.
+        # Rotate at most once in 24 hours: a second rotation would end a secret that receivers still
+        # use.
         if len(endpoint.secrets(self._time.now())) == 1 and self._on_rotation is not None:
             self._on_rotation(self.rotate_secret(endpoint.id))
 

@@ -31,7 +31,7 @@ def delivery_headers(
         signed_at: Unix seconds.
         service: the name in the service's own headers.
     """
-    # Whole seconds: a fraction close to 1 would be rounded up to the next second.
+    # Cut to whole seconds: rounding could give a time in the future.
     second = int(signed_at)
     text = event.body.decode()
     return {

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 
 class PostStep(Enum):
-    """What a caller wants to do with a post."""
+    """A step that a caller asks for; the states of a post allow or refuse it."""
 
     SAVE_DRAFT = "replace with mode draft"
     SUBMIT = "replace with another mode"
@@ -41,7 +41,7 @@ POST_CONFLICTS: Mapping[tuple[str, PostStep], str] = MappingProxyType(
         ("published", PostStep.DELETE): "post.published",
         ("published", PostStep.SAVE_DRAFT): "post.published",
         ("published", PostStep.SUBMIT): "post.published",
-        # A channel that has published the post cannot take it back or change it.
+        # A channel that has published the post cannot undo or change it.
         ("partial", PostStep.DELETE): "post.published",
         ("partial", PostStep.SAVE_DRAFT): "post.published",
         ("partial", PostStep.SUBMIT): "post.published",
@@ -55,11 +55,11 @@ POST_CONFLICTS: Mapping[tuple[str, PostStep], str] = MappingProxyType(
         },
     }
 )
-"""The error code of each refused step, by the post's status; all other steps are allowed."""
+"""The error code for a step that the post's status forbids; all other steps are allowed."""
 
 
 class TargetStep(Enum):
-    """What happens to a target."""
+    """A step that changes the status of a target."""
 
     QUEUE = "publishing starts"
     HOLD = "its channel is not active"
@@ -90,14 +90,14 @@ TARGETS: Table = MappingProxyType(
         ("publishing", TargetStep.FAIL): "failed",
     }
 )
-"""The transitions of targets; no step leads to ``skipped``."""
+"""The status of a target after each step; no step leads to ``skipped``."""
 
 FINISHED_TARGETS = frozenset({"published", "skipped"})
-"""The statuses of targets that a publish operation leaves alone."""
+"""The statuses of targets that publishing again does not change."""
 
 
 class ChannelStep(Enum):
-    """What happens to a channel."""
+    """A step that changes the status of a channel."""
 
     EXPIRE = "its account must be connected again"
     BREAK = "its connection stops working for another reason"

@@ -43,7 +43,7 @@ class Storage:
     def reserve(
         self, row: MediaRow, base_url: str, now: float
     ) -> tuple[str, Method, dict[str, str]]:
-        """Return the address, the method and the headers of an upload.
+        """Return the address, the method and the headers for an upload.
 
         The method is PUT for images and POST for videos, so that a client which ignores ``method``
         fails here and not at the real service.
@@ -124,7 +124,7 @@ def fits_media_type(mime: str, start: bytes) -> bool:
         case "video/mp4":
             return is_ftyp and brand not in _HEIC_BRANDS | {b"qt  "}
         case "video/quicktime":
-            # Older files do not begin with the `ftyp` box, which names the brand.
+            # A `ftyp` box names the brand; older QuickTime files begin with another box.
             return (is_ftyp and brand == b"qt  ") or start[4:8] in {b"moov", b"mdat", b"wide"}
         case _:
             return start.startswith(b"\x1a\x45\xdf\xa3")

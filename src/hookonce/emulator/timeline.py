@@ -1,4 +1,4 @@
-"""The service's time, and the work that is planned in it.
+"""The service's time, and the work that is planned for later.
 
 Time either stands still until a caller moves it (``advance_to`` then does all due work in order),
 or flows by itself at any speed (``flow``).
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from ..clock import Clock, span_seconds, system_clock, unix_seconds
 from ..errors import shows_half_built
 
-# How much work runs at the same time; the real service's number is not documented.
+# The most work at the same time; the limit of the real service is not documented.
 _MOST_AT_ONCE = 100
 
 
@@ -48,7 +48,7 @@ class VirtualClock:
 
 @runtime_checkable
 class FrozenTime(Protocol):
-    """A movable clock: a ``VirtualClock``, or the object that freezegun's ``freeze_time`` gives."""
+    """A clock that can be moved: a ``VirtualClock``, or the object that ``freeze_time`` returns."""
 
     def tick(self, delta: timedelta) -> object:
         """Move the clock forward."""
@@ -56,11 +56,11 @@ class FrozenTime(Protocol):
 
 
 TimeSource: TypeAlias = Clock | FrozenTime
-"""Unix time in seconds as a function, or a clock that the service may move."""
+"""A function that returns Unix seconds, or a clock that the service may move."""
 
 
 class ServiceTime:
-    """The time of the service's schedule, and the time of its signatures.
+    """The time by which the service plans its work, and the time in its signatures.
 
     The two are the same if the source is movable, and until the schedule skips time. After that,
     signatures keep the source's time, which receivers check, and only the schedule is ahead.
@@ -71,7 +71,7 @@ class ServiceTime:
 
     def __init__(self, source: TimeSource, speed: float = 1.0) -> None:
         self._movable = source if isinstance(source, FrozenTime) else None
-        # freezegun's object is not a clock, but it freezes the system's clock.
+        # freezegun's object does not return the time, but it freezes the system's clock.
         is_clock = isinstance(source, VirtualClock) or self._movable is None
         self._clock: Clock = source if is_clock else system_clock  # type: ignore[assignment] # if it is not a FrozenTime, it is a Clock
         self.speed = speed
@@ -95,8 +95,8 @@ class ServiceTime:
         if self._movable is not None:
             self._movable.tick(timedelta(seconds=seconds + self._skipped))
             self._skipped = 0.0
-        # Add the time that is still missing: less than a microsecond after a movable clock was
-        # moved, and all of it for any other clock.
+        # Add what is missing: the rounding error of a movable clock, or the whole step for another
+        # clock.
         self._skipped += max(0.0, moment - self.now())
 
 
@@ -111,7 +111,7 @@ class _Due(NamedTuple):
 
 
 class Timeline:
-    """Planned work, done in the order of its times."""
+    """Planned work; it runs in the order of its times."""
 
     def __init__(self, time: ServiceTime) -> None:
         self._time = time
@@ -128,7 +128,7 @@ class Timeline:
         return self._time.now()
 
     async def sleep(self, seconds: float) -> None:
-        """Return after seconds of the service's time if time flows, else at once."""
+        """Sleep for seconds of the service's time if time flows; otherwise return at once."""
         if self._is_flowing:
             await asyncio.sleep(seconds / self._time.speed)
 
@@ -143,7 +143,7 @@ class Timeline:
         return not (self._due or self._under_way)
 
     def at(self, moment: float, owner: str, work: Work) -> None:
-        """Plan work for a moment, after the work that is already planned for that moment.
+        """Plan work for a moment; work for the same moment runs in the order of planning.
 
         Args:
             moment: Unix seconds in the service's time.
@@ -154,7 +154,7 @@ class Timeline:
         self._changed.set()
 
     async def do_due(self, owners: Collection[str]) -> None:
-        """Do the due work of these owners, unless time flows by itself.
+        """Run the due work of these owners, unless time flows by itself.
 
         Planned work may call this: a handler that receives a delivery can make the service emit
         another event.
@@ -175,7 +175,7 @@ class Timeline:
         self._changed.set()
 
     async def advance_to(self, moment: float) -> None:
-        """Do all work that is due until a moment, in order, and move time to that moment.
+        """Run all work that is due until a moment, in order, and move time to that moment.
 
         Raises:
             RuntimeError: time flows by itself.
@@ -191,7 +191,7 @@ class Timeline:
 
     @asynccontextmanager
     async def flow(self) -> AsyncIterator[None]:
-        """Let time flow during the block; at its end, cancel the work under way."""
+        """Let time flow during the block; at its end, cancel work that is still running."""
         self._is_flowing = True
         flowing = asyncio.get_running_loop().create_task(self._flow())
         try:
@@ -203,7 +203,7 @@ class Timeline:
             await asyncio.wait(tasks)
 
     async def settled(self) -> None:
-        """Wait until no work is planned or under way."""
+        """Wait until no work is planned or running."""
         while not self.is_idle:
             self._changed.clear()
             await self._changed.wait()
@@ -211,7 +211,7 @@ class Timeline:
     async def _flow(self) -> None:
         slots = asyncio.Semaphore(_MOST_AT_ONCE)
         while True:
-            await slots.acquire()  # first: the due work may change during this wait
+            await slots.acquire()  # wait first: due work may change meanwhile
             self._changed.clear()
             wait = None
             if self._due:
@@ -220,8 +220,8 @@ class Timeline:
                 self._begin(heapq.heappop(self._due).work, slots)
                 continue
             slots.release()
-            # Not `wait_for`: in Python 3.11 it sees the event one turn of the loop later, when
-            # `settled` may have cleared it.
+            # In Python 3.11 `wait_for` notices the event one loop turn later; `settled` may have
+            # cleared the event by then.
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._changed.wait()
@@ -235,6 +235,6 @@ class Timeline:
             slots.release()
             self._changed.set()
             if not task.cancelled():
-                task.result()  # no work should raise; if it does, the loop reports the error
+                task.result()  # raises the error of failed work, so that the loop reports it
 
         task.add_done_callback(ended)

@@ -1,4 +1,4 @@
-"""How requests reach receivers: by HTTP or in this process, over a good or a bad network.
+"""Sends requests to receivers, over HTTP or in this process, with simulated network faults.
 
 The service's rules are not here: nothing follows a redirect or has a time limit.
 """
@@ -21,7 +21,7 @@ _log = get_logger("hookonce.emulator")
 
 _PIECES = 4
 
-# After this time an application counts as hanging.
+# How long requests may go on when the transport closes; after that they are cancelled.
 _CLOSING_SECONDS = 10.0
 
 
@@ -34,7 +34,7 @@ class Break(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The state of the network during a request.
+    """Network faults during a request.
 
     Attributes:
         body_seconds: how long the body takes.
@@ -115,7 +115,7 @@ class InProcess:
             for call in left:
                 call.cancel()
             await asyncio.wait(left)
-        self._others = None  # the exit stack closes it
+        self._others = None  # `self._open` closes the transport
         await self._open.aclose()
 
     async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:

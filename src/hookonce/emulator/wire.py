@@ -1,4 +1,4 @@
-"""The requests to receivers: the service's own, and an attacker's replays and forgeries."""
+"""Sends the service's requests, and an attacker's replays and forgeries, to receivers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .signing import delivery_headers
 from .timeline import ServiceTime
 from .transport import CALM, Network, OutgoingRequest, Transport
 
-# How many requests an attacker can replay.
+# The number of latest requests that an attacker can replay.
 _RECORDED = 200
 
 NO_ANSWER_IN_TIME = "no answer within {:g} s"
@@ -23,14 +23,14 @@ NO_ANSWER_IN_TIME = "no answer within {:g} s"
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A request that is ready to send, and its attempt without a result."""
+    """A signed request, and its attempt, which has no result yet."""
 
     request: OutgoingRequest
     attempt: DeliveryAttempt
 
 
 class Wire:
-    """Signs and sends requests, and records the result of each.
+    """Signs and sends requests, and records the result of each request.
 
     Args:
         service: the name in the service's own headers.
@@ -67,7 +67,7 @@ class Wire:
         return await self._post(sent, plan.network, loses_answer=plan.loses_answer)
 
     async def deliver_copy(self, row: DeliveryRow, endpoint: EndpointRow, plan: Plan) -> None:
-        """Deliver a copy of the attempt, as delivery at least once allows."""
+        """Send an extra copy of an attempt: the service promises delivery at least once."""
         sent = self._signed(row, endpoint, plan)
         await self._post(_Prepared(sent.request, replace(sent.attempt, is_extra=True)))
 
@@ -85,7 +85,7 @@ class Wire:
         await self._post(_Prepared(old.request, attempt))
 
     async def forge(self, row: DeliveryRow, endpoint: EndpointRow, random: Random) -> None:
-        """Send a request with a wrong signature, as an attacker without the secret would."""
+        """Send a request with a wrong signature: an attacker does not have the secret."""
         event_id = f"evt_forged_{random.randbytes(8).hex()}"
         body = row.event.body.replace(row.event.id.encode(), event_id.encode())
         forged = replace(row, event=OutgoingEvent(event_id, row.event.type, body))
@@ -168,14 +168,14 @@ class Wire:
 
 
 def _changed(body: bytes) -> bytes:
-    """Return a body with one changed letter in a value; it is still the JSON of an event."""
+    """Return the body of an event with one changed letter in a value; it stays valid JSON."""
     value = b'"workspaceId":"'
     index = body.find(value) + len(value) if value in body else len(body) - 1
     return body[:index] + bytes([body[index] ^ 1]) + body[index + 1 :]
 
 
 def _failure(status: int) -> str | None:
-    """Return why a status is a failure, or None for a 2xx (interface, Events)."""
+    """Return why the sender counts a status as a failure; None for a 2xx (interface, Events)."""
     if 200 <= status < 300:
         return None
     if 300 <= status < 400:

@@ -1,4 +1,4 @@
-"""The state of the workspace: its limits, and everything in it."""
+"""The workspace: its limits, channels, posts, media, comments and endpoints."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .content import ChannelRow, CommentRow, MediaRow, PostRow
 from .records import EndpointRow
 from .rules import PLANS, SUBSCRIBABLE, Allowances, PlanLimits
 
-# Bounds the memory of a service that generates comments for weeks.
+# The most comments that are kept: a service may generate comments for weeks.
 _COMMENTS_KEPT = 10_000
 
 
 def zone_of(name: str) -> tzinfo:
     """Return a time zone by its IANA name; ValueError if this machine does not know it."""
     if name == "UTC":
-        return UTC  # works without a time zone database too
+        return UTC  # needs no time zone database
     try:
         return ZoneInfo(name)
     except (LookupError, ValueError, OSError) as error:
@@ -91,7 +91,7 @@ class WorkspaceState:
         now: float,
         endpoint_id: str,
     ) -> EndpointRow:
-        """Register an endpoint; ValueError for an event type without subscriptions."""
+        """Register an endpoint; ValueError if it cannot subscribe to an event type."""
         unknown = [name for name in events if name not in SUBSCRIBABLE]
         if unknown:
             raise ValueError(
@@ -102,12 +102,12 @@ class WorkspaceState:
         return row
 
     def next_number(self) -> int:
-        """Return the number of the next post, media item or comment."""
+        """Return the next number for a post, a media item or a comment."""
         self._last_number += 1
         return self._last_number
 
     def remove_post(self, post: PostRow) -> None:
-        """Remove a post; a cursor that names it stays valid."""
+        """Remove a post, but keep its number, so that a cursor with its id stays valid."""
         del self.posts[post.id]
         self.removed[post.id] = post.number
 
@@ -122,7 +122,7 @@ class WorkspaceState:
             del self.comments[next(iter(self.comments))]
 
     def posts_this_month(self, now: float) -> set[str]:
-        """Return the ids of the posts that count toward this month's limit."""
+        """Return the ids of the posts that count for the limit of this month."""
         local = datetime.fromtimestamp(now, self.zone)
         if self._month != (local.year, local.month):
             self._month, self._posts_this_month = (local.year, local.month), set()

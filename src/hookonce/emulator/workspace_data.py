@@ -1,4 +1,4 @@
-"""The description of a workspace in a file, with which the service starts."""
+"""The file that describes a workspace: what the service has when it starts."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class WorkspaceData(Described):
 def empty_workspace(
     data: WorkspaceData, default_id: str, *, plan: str | None, service: str
 ) -> WorkspaceState:
-    """Return the state of a described workspace without channels, media, posts and comments.
+    """Return the workspace of a description, still without channels, media, posts and comments.
 
     Args:
         default_id: the workspace's id if the description has none.

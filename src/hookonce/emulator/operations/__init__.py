@@ -137,7 +137,7 @@ NOT_SHOWN: tuple[str, ...] = (
     "direct messages",
     "analytics",
 )
-"""Features that the interface names without showing their paths (Endpoints: Gaps).
+"""Features that the interface names without their paths (Endpoints: Gaps).
 
 The emulator does not serve these: it answers as for any unknown path or method.
 """
@@ -155,7 +155,7 @@ _ROWS: Mapping[str, tuple[_Rows, str, str]] = MappingProxyType(
 
 
 def operation_for(method: str, path: str) -> tuple[ApiOperation, Mapping[str, str]]:
-    """Return the operation of a request, and the ids in its path by their names.
+    """Return the operation of a request, and the ids in its path, each under its name.
 
     Raises:
         RefusedError: there is no such path, or the path does not accept the method.
@@ -171,7 +171,7 @@ def operation_for(method: str, path: str) -> tuple[ApiOperation, Mapping[str, st
 
 
 def row_of(workspace: WorkspaceState, ids: Mapping[str, str]) -> object:
-    """Return the row that a path names, or None; RefusedError if it is not in this workspace."""
+    """Return the row whose id the path contains, or None without an id; RefusedError if unknown."""
     for name, row_id in ids.items():
         rows, resource, word = _ROWS[name]
         try:

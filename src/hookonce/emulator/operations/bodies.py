@@ -46,7 +46,7 @@ class EndpointBody(Body):
 class EndpointChange(Body):
     """A change of a webhook endpoint (interface, Endpoints: Webhooks)."""
 
-    # The operation reads only the fields that were sent; the defaults make null invalid.
+    # The operation ignores the defaults. They are not None, so that a null is refused.
     url: str = ""
     events: _Events = Field(default_factory=list)
     description: str = ""
@@ -64,7 +64,7 @@ def _in_range(time: datetime) -> datetime:
 
 
 _Time = Annotated[AwareDatetime, AfterValidator(_in_range)]
-"""Resources: Post input, scheduledAt: "An absolute instant, so send an offset"."""
+"""A time with an offset (interface, Resources: Post input, scheduledAt)."""
 
 
 class TargetBody(Body):
@@ -80,7 +80,7 @@ class TargetBody(Body):
 
     @property
     def channel(self) -> str:
-        """The channel's id, under the current name or the deprecated one."""
+        """The channel's id, from the current field or from the deprecated field."""
         return self.channel_id or self.social_account_id
 
 
@@ -97,7 +97,7 @@ class PostBody(Body):
     mode: Literal["draft", "schedule", "now", "queue"] = "draft"
 
     def model_post_init(self, _: Any) -> None:
-        """Use a deprecated field where the current one was not sent."""
+        """Copy a deprecated field into the current field if the body contains only the former."""
         if "caption" not in self.model_fields_set:
             self.caption = self.base_caption
         if "media_ids" not in self.model_fields_set:

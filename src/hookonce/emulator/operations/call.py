@@ -1,4 +1,4 @@
-"""A call of an operation, and what the operations work with."""
+"""The call of an operation, and the objects that all operations use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..workspace import WorkspaceState
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What the operations work with.
+    """The objects that all operations use.
 
     Attributes:
         deliver_test: delivers a test event at once, given the endpoint's id.
@@ -57,6 +57,6 @@ class ApiCall:
     backend: Backend
     key: ApiKey
     base_url: str
-    row: Any = None  # the table of operations determines the types of these three
+    row: Any = None  # `OPERATIONS` determines the types of these three
     query: Any = None
     body: Any = None

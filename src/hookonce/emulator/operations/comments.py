@@ -11,7 +11,7 @@ from .call import ApiCall
 
 
 async def list_comments(call: ApiCall) -> Page[Comment]:
-    """``GET /v1/comments``: by other people, newest first."""
+    """``GET /v1/comments``: the comments by other people, newest first."""
     query: CommentQuery = call.query
     wanted, text = query.channel_ids, query.q.casefold()
     rows = [

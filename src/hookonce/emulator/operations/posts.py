@@ -88,7 +88,7 @@ async def delete(call: ApiCall) -> DeletedPost:
 
 
 async def publish(call: ApiCall) -> PublishedPost:
-    """``POST /v1/posts/{postId}/publish``: "returns at once"; it does not wait for platforms."""
+    """``POST /v1/posts/{postId}/publish``: "returns at once", before the platforms answer."""
     backend, post = call.backend, call.row
     require_allowed(post, PostStep.PUBLISH)
     # "publishing a draft right away runs the same checks as scheduling" (Versioning 6).
@@ -113,8 +113,8 @@ def _save(post: PostRow, findings: PostFindings, call: ApiCall) -> SavedPost:
         post,
         findings.mode,
         findings.scheduled_at,
-        # "the post waits for approval instead of being refused" (States). The interface says
-        # this of the mode schedule only; the emulator does the same for the modes now and queue.
+        # "the post waits for approval instead of being refused" (States). The interface says this
+        # only for the mode schedule; the emulator also does it for the modes now and queue.
         needs_approval=call.key.role == _CONTRIBUTOR and findings.mode != "draft",
     )
     return SavedPost(
@@ -131,7 +131,7 @@ def _count(post: PostRow, findings: PostFindings, backend: Backend) -> None:
 
 
 def _numbers_outside(rows: list[PostRow], workspace: WorkspaceState) -> Mapping[str, int]:
-    """Return the number of each post that is not in the list, by the post's id.
+    """Return the number of each post that is not in ``rows``, by its id.
 
     Between two pages a post can change its status or be deleted. Its number tells where the list
     continues after a cursor that names it.
@@ -142,7 +142,7 @@ def _numbers_outside(rows: list[PostRow], workspace: WorkspaceState) -> Mapping[
 
 
 def _read(body: PostBody, backend: Backend, known: Mapping[str, str] | None = None) -> PostRow:
-    """Return the post that a body describes; RefusedError if the body names something wrong.
+    """Return the post that a body describes; RefusedError if a value in the body is invalid.
 
     Args:
         known: the target ids of the replaced post by channel id; targets keep their ids.

@@ -31,7 +31,7 @@ async def change(call: ApiCall) -> WebhookEndpoint:
     body: EndpointChange = call.body
     sent = body.model_fields_set
     if "url" in sent:
-        # The URL first: a request with an invalid URL must change nothing.
+        # Check the URL first, because a refused request must change nothing.
         await check_url(body.url, allow_loopback=call.backend.allow_loopback)
         row.url = body.url
     if "events" in sent:
