@@ -1,4 +1,4 @@
-"""Explains why a delivery does not verify, by trying the usual mistakes one after the other.
+"""Explains why a delivery does not verify, by trying the usual mistakes one by one.
 
 A signature that does not match says nothing about the cause. But each usual mistake (a secret that
 was not decoded, a body that was parsed and rewritten, another id) gives a signature that can be
@@ -47,13 +47,13 @@ class Diagnosis:
 
     @property
     def genuine(self) -> bool:
-        """Whether the delivery verifies as it is."""
+        """Whether the delivery verifies without any change."""
         return self.refusal is None
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A key, id or body that the signer may have used, and the mistakes that would explain it."""
+    """A key, id or body that the signer may have used, and the mistakes that it would imply."""
 
     value: bytes
     mistakes: tuple[Explanation, ...] = ()
@@ -80,14 +80,14 @@ def diagnose(
     """
     secrets = (secrets,) if isinstance(secrets, str) else secrets
     retired = (retired,) if isinstance(retired, str) else retired
-    headers = cast("RawHeaders", list(header_pairs(headers)))  # an iterator can be read only once
+    headers = cast("RawHeaders", list(header_pairs(headers)))  # several functions read it
     usable, unusable = _sorted_out(secrets)
     try:
         parsed = DeliveryHeaders.parse(headers)
     except VerificationError as error:
         return Diagnosis(error.reason, (*unusable, _header_explanation(error.reason)))
     try:
-        # If no secret is usable, a random one stands in, so that the timestamp is still checked.
+        # Without a usable secret, use a random one, because the timestamp must be checked anyway.
         delivery = verify(body, headers, usable or [new_secret()], tolerance=tolerance, now=now)
     except VerificationError as error:
         refusal, skew = error.reason, error.skew
@@ -97,13 +97,13 @@ def diagnose(
         return Diagnosis(None, (*unusable, *notes), delivery._replace(secret_index=index))
     explanations = [*unusable, *_mistakes(parsed, body, secrets, retired)]
     if skew is not None:
-        # The least likely cause comes last: every saved request is old.
+        # Put this least likely cause last, because the timestamp of every saved request is old.
         explanations.append(_skew_explanation(skew, tolerance))
     return Diagnosis(refusal, tuple(explanations))
 
 
 def _sorted_out(secrets: Sequence[str]) -> tuple[list[str], list[Explanation]]:
-    """Return the usable secrets, and an explanation for each of the others."""
+    """Separate usable secrets from unusable ones; explain why each of the latter is unusable."""
     usable: list[str] = []
     explanations: list[Explanation] = []
     for number, secret in enumerate(secrets, start=1):
@@ -194,7 +194,7 @@ def _json_in(body: bytes) -> object:
 
 
 def _has_sorted_keys(body: bytes) -> bool:
-    """Return whether an event's keys are in alphabetical order, which no sender uses."""
+    """Return whether an event's keys are in alphabetical order: no sender sorts them."""
     value = _json_in(body)
     envelope = {"id", "type", "createdAt", "workspaceId", "data"}
     return isinstance(value, dict) and envelope <= set(value) and list(value) == sorted(value)
@@ -203,7 +203,7 @@ def _has_sorted_keys(body: bytes) -> bool:
 def _mistakes(
     parsed: DeliveryHeaders, body: bytes, secrets: Sequence[str], retired: Sequence[str]
 ) -> list[Explanation]:
-    """Return the fewest mistakes that together give the signature."""
+    """Return the smallest set of mistakes that explains the signature."""
     keys = [*_keys(secrets), *_retired_keys(retired)]
     bodies = _bodies(body)
     ids = list(_ids(parsed, bodies))
@@ -230,13 +230,13 @@ def _mistakes_of(combination: Sequence[_Candidate]) -> list[Explanation]:
     return [mistake for candidate in combination for mistake in candidate.mistakes]
 
 
-# The rest of 'whsec_' if its start was not copied.
+# What remains of 'whsec_' if the first letters were not copied.
 _CUT_PREFIX = re.compile("(?:hsec|sec|ec|c)?_")
 
 
 def _keys(secrets: Sequence[str]) -> Iterator[_Candidate]:
     for number, secret in enumerate(secrets, start=1):
-        if not isinstance(secret, str):  # a missing setting, which `_sorted_out` explains
+        if not isinstance(secret, str):  # `_sorted_out` explains a missing setting
             continue
         text = secret.strip()
         bare = text.removeprefix("whsec_")
@@ -309,14 +309,14 @@ def _id_in(body: bytes) -> str | None:
 
 
 def _bodies(body: bytes) -> list[_Candidate]:
-    """Return the body itself, and what it may have been before one or two changes."""
+    """Return the body, and the bodies that it may have been before one or two changes."""
     candidates: dict[bytes, tuple[Explanation, ...]] = {body: ()}
     transported = list(_before_transport(body))
     rewritten = list(_rewritings(body))
     for value, mistake in (*transported, *rewritten):
         candidates.setdefault(value, (mistake,))
     for value, mistake in transported:
-        # If the body itself is JSON, `rewritten` holds these rewritings already.
+        # If the body is JSON, `rewritten` already contains these layouts.
         before = () if rewritten else _rewritings(value)
         for earlier, another in (*_before_transport(value), *before):
             candidates.setdefault(earlier, tuple(dict.fromkeys((mistake, another))))
@@ -324,7 +324,7 @@ def _bodies(body: bytes) -> list[_Candidate]:
 
 
 def _before_transport(body: bytes) -> Iterator[tuple[bytes, Explanation]]:
-    """Yield the bodies that one usual change of bytes turns into this one."""
+    """Yield the bodies from which one usual change of bytes would have made this body."""
     line_ends = Explanation(
         "Line ends within the body, or at its end, were changed.",
         "Save and pass on the body as bytes, not as text.",
@@ -341,7 +341,7 @@ def _before_transport(body: bytes) -> Iterator[tuple[bytes, Explanation]]:
         ),
     )
     try:
-        # Base64 may have line breaks.
+        # Base64 may contain line breaks.
         decoded = base64.b64decode(b"".join(body.split()), validate=True)
     except (binascii.Error, ValueError):
         return
@@ -355,7 +355,7 @@ def _before_transport(body: bytes) -> Iterator[tuple[bytes, Explanation]]:
 
 
 def _rewritings(body: bytes) -> Iterator[tuple[bytes, Explanation]]:
-    """Yield the same JSON in the usual layouts, which may include the sender's."""
+    """Yield the same JSON in the usual layouts; one of them may be the sender's."""
     mistake = Explanation(
         "The body was parsed and rewritten before it was verified.",
         "Verify the raw bytes first, and parse them afterwards: `await request.body()` in Starlette"
@@ -379,6 +379,6 @@ def _rewritings(body: bytes) -> Iterator[tuple[bytes, Explanation]]:
                 ensure_ascii=ascii_only,
                 sort_keys=ordered,
             )
-        except RecursionError:  # json.dumps allows less depth than json.loads
+        except RecursionError:  # json.dumps allows less nesting than json.loads
             return
         yield text.encode("utf-8", "replace"), mistake

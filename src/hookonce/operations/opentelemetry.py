@@ -1,4 +1,4 @@
-"""Traces and metrics for OpenTelemetry; only its API is needed, and the application brings the SDK.
+"""Traces and metrics for OpenTelemetry; needs only its API, the application installs the SDK.
 
 The application's instrumentation starts the request's span; the observer adds the delivery and its
 answer as attributes. Each handler runs in a CONSUMER span with its own trace, because a handler can
@@ -61,14 +61,14 @@ except ModuleNotFoundError as error:
 
 __all__ = ["OpenTelemetryObserver"]
 
-# A genuine sender may still send a type of any length.
+# Cut longer types, because a genuine sender may send a type of any length.
 _LONGEST_TYPE = 256
 
 _SYSTEM = {"messaging.system": "webhook"}
 _RECEIVE = _SYSTEM | {"messaging.operation.name": "receive"}
 _PROCESS = _SYSTEM | {"messaging.operation.name": "process"}
 
-# The buckets that the conventions recommend for durations.
+# The buckets for durations that OpenTelemetry's conventions recommend.
 _DURATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -76,7 +76,7 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """The request to which the handlers' spans are linked."""
+    """The span and headers of the request, to which handlers' spans are linked."""
 
     server: SpanContext
     headers: RawHeaders
@@ -140,11 +140,11 @@ class OpenTelemetryObserver(Observer):
         )
 
     def delivery_received(self, record: DeliveryReceived) -> None:
-        """Remember the request's span and headers, for links."""
+        """Keep the request's span and headers for the links of handlers' spans."""
         _arrival.set(_Arrival(get_current_span().get_span_context(), record.headers))
 
     def delivery_authenticated(self, record: DeliveryAuthenticated) -> None:
-        """Describe the delivery in the request's span."""
+        """Add the delivery's attributes to the request's span."""
         span, delivery, hints = get_current_span(), record.delivery, record.hints
         if not span.is_recording():
             return
@@ -184,7 +184,7 @@ class OpenTelemetryObserver(Observer):
         delivery = record.delivery
         span = self._tracer.start_span(
             f"process {delivery.endpoint}",
-            otel_context.Context(),  # no parent: the span begins a trace
+            otel_context.Context(),  # an empty context: the span has no parent and begins a trace
             SpanKind.CONSUMER,
             {
                 **_PROCESS,
@@ -206,7 +206,7 @@ class OpenTelemetryObserver(Observer):
         self._end(record, "succeeded", {})
 
     def handler_skipped(self, record: HandlerSkipped) -> None:
-        """Count a handler that did not run; if its ledger skipped it, end its trace too."""
+        """Count a skipped handler; end its trace if the ledger skipped it."""
         self._skipped.add(
             1,
             {
@@ -232,7 +232,7 @@ class OpenTelemetryObserver(Observer):
         self._end(record, result, {"error.type": error_type})
 
     def event_retried(self, record: EventRetried) -> None:
-        """Count a failed attempt that will be repeated."""
+        """Count a failed attempt after which the event is tried again."""
         self._retried.add(1, {"messaging.destination.name": record.delivery.endpoint})
 
     def event_buried(self, record: EventBuried) -> None:
@@ -267,7 +267,7 @@ class OpenTelemetryObserver(Observer):
 
 
 def _links(arrival: _Arrival | None) -> list[Link]:
-    """Return links to the request's span, and to the sender's span if it is in another trace."""
+    """Return links to the request's span, and to the sender's span if that has another trace."""
     if arrival is None:
         return []
     sender = _sent_from(arrival.headers)
@@ -278,7 +278,7 @@ def _links(arrival: _Arrival | None) -> list[Link]:
 
 
 def _sent_from(headers: RawHeaders) -> SpanContext:
-    """Return the span named by ``traceparent``; an invalid span if there is no such header."""
+    """Return the span that ``traceparent`` names; without this header, an invalid span."""
     named = [_text(v) for name, v in header_pairs(headers) if _text(name).lower() == "traceparent"]
     carrier = {"traceparent": named[-1]} if named else {}
     found = _PROPAGATOR.extract(carrier, otel_context.Context())
@@ -290,7 +290,7 @@ def _text(value: object) -> str:
 
 
 def _class_name(error: Exception) -> str:
-    """Return the class of an exception in the spelling of the conventions."""
+    """Return an exception's class as OpenTelemetry's conventions write it."""
     cls = type(error)
     return (
         cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -62,15 +62,16 @@ __all__ = ["PrometheusObserver", "metrics_routes"]
 
 _log = get_logger("hookonce.metrics")
 
-# Prometheus gives up on a scrape after ten seconds by default. If the store does not answer well
-# before that, the scrape shows the counters without the store's gauges.
+# Limits the wait for the store: Prometheus stops a scrape after ten seconds. If the store does not
+# answer in time, the scrape has counters but no gauges of the store.
 _STATS_SECONDS = 2.0
-# Prometheus reads gauges less often, and setting them at each delivery doubles the cost.
+# Set gauges at most this often, because setting them at each delivery doubles the cost. Prometheus
+# reads them less often.
 _SAMPLING_SECONDS = 1.0
 
 
 class PrometheusObserver(Observer):
-    """Counts and measures what one receiver does, or several with different endpoints.
+    """Counts and measures the work of one receiver, or of several with different endpoints.
 
     Args:
         registry: the registry of the metrics, a new one by default. Pass
@@ -92,7 +93,7 @@ class PrometheusObserver(Observer):
         self._sampled: dict[tuple[object, ...], float] = {}
 
     def know(self, receiver: Receiver) -> None:
-        """Add a receiver: its event types become labels, and its store gets gauges.
+        """Add a receiver, for labels of its event types and gauges of its store.
 
         Without this call only the service's own event types are labels. ``metrics_routes`` and
         ``refreshing`` call it.
@@ -100,7 +101,7 @@ class PrometheusObserver(Observer):
         self._receivers[receiver.endpoint] = receiver
 
     async def refresh(self) -> None:
-        """Read the gauges of the store of every known receiver.
+        """Read the stores of all known receivers, and set their gauges.
 
         It raises nothing: if a store does not answer, ``hookonce_store_up`` becomes 0.
         """
@@ -110,7 +111,7 @@ class PrometheusObserver(Observer):
     async def refreshing(
         self, receiver: Receiver, *, every_seconds: float | timedelta = 15.0
     ) -> AsyncIterator[None]:
-        """Refresh the gauges regularly while the block runs, for a registry you export yourself.
+        """Refresh the gauges regularly during the block, for a registry that you export yourself.
 
         ``metrics_routes`` does not need it, because it refreshes the gauges at each request.
         """
@@ -177,13 +178,13 @@ class PrometheusObserver(Observer):
             self._sample(record, now)
 
     def _sample(self, record: DeliveryAnswered, now: float) -> None:
-        """Set the gauges that describe the latest answer."""
+        """Set the gauges of the latest answer."""
         metrics, endpoint, outcome = self._metrics, record.endpoint, record.outcome
         if record.verified is not None:
             metrics.last_match[endpoint, record.verified.secret_index].set(now)
             metrics.skew[endpoint,].set(record.verified.skew)
-        # Test events do not count toward disabling (interface, Events: Delivery behaviour), and a
-        # request that is not a POST is not a delivery.
+        # A failed test event does not count toward disabling (interface, Events: Delivery
+        # behaviour). A request that is not a POST is not a delivery.
         if record.event_type == TEST_TYPE or outcome.reason == Reason.METHOD_NOT_ALLOWED:
             return
         latest = metrics.last_success if outcome.status < 300 else metrics.last_failure
@@ -212,7 +213,7 @@ class PrometheusObserver(Observer):
         self._metrics.handlers[endpoint, record.handler, result].observe(record.seconds)
 
     def event_enqueued(self, record: EventEnqueued) -> None:
-        """Count a delivery offered to the inbox, by result."""
+        """Count the store's answers to a delivery for the inbox, by result."""
         result = type(record.result).__name__.lower()
         self._metrics.enqueues[record.delivery.endpoint, result].inc()
 
@@ -225,7 +226,7 @@ class PrometheusObserver(Observer):
             self._metrics.waits[delivery.endpoint,].observe(waited)
 
     def event_retried(self, record: EventRetried) -> None:
-        """Count a failed attempt that will be repeated."""
+        """Count a failed attempt after which the event is tried again."""
         delivery = record.delivery
         label = self._type_label(delivery.event_type)
         self._metrics.retried[delivery.endpoint, label].inc()
@@ -246,11 +247,11 @@ class PrometheusObserver(Observer):
         self._metrics.batch_duration[record.store,].observe(record.seconds)
 
     def loop_blocked(self, record: LoopBlocked) -> None:
-        """Add up the time for which a handler blocked the event loop."""
+        """Add the time during which a handler blocked the event loop."""
         self._metrics.blocked[record.endpoint, record.handler].inc(record.seconds)
 
     def _type_label(self, event_type: str | None) -> str:
-        """Return the label for an event type, which names only registered types."""
+        """Return the label for an event type; unregistered types share one label."""
         if event_type is None:
             return "unread"
         if event_type in self._types:

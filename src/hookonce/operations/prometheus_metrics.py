@@ -1,4 +1,4 @@
-"""The Prometheus metrics: names, labels, buckets, and how several processes share them."""
+"""The Prometheus metrics: names, labels, buckets, and their use by several processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 
 class Children(dict[tuple[str | int, ...], Metric], Generic[Metric]):
-    """Caches the children of a metric by their label values, because ``labels()`` is slow.
+    """The children of a metric by label values, kept because ``labels()`` is slow.
 
     Children are kept for ever, so label values must come from bounded sets.
     """

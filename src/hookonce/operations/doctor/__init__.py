@@ -1,4 +1,4 @@
-"""The doctor: finds faults of a receiver, and says how to fix them.
+"""The doctor: finds faults of a receiver, and says how to correct them.
 
 ``examine`` checks a receiver in this process::
 
@@ -43,7 +43,7 @@ _MODULE_OF = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would accept misspelt names
+if not TYPE_CHECKING:  # Hidden from type checkers, which would otherwise accept misspelt names.
 
     def __getattr__(name: str) -> object:
         if name not in _MODULE_OF:

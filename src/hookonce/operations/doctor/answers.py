@@ -1,4 +1,4 @@
-"""Checks of the answer to a test delivery: who gave it, and whether the sender accepts it."""
+"""Checks of an answer to a test delivery: who sent it, and whether the sender accepts it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ...outcome import Reason
 from ...sender import ANSWER_SECONDS, TEST_TYPE
 from .findings import Finding, fault, fine, warning
 
-# A test runs no business handler, so a test this slow leaves them little time.
+# A test event runs no business handler: if its answer takes this long, little time remains for
+# the handlers.
 _SLOW_SECONDS = 2.0
 
 _EXEMPT = "exempt this path from middleware and proxy rules"
@@ -128,7 +129,7 @@ class Reply:
 
     @classmethod
     def to(cls, answer: Answer, seconds: float) -> Reply:
-        """Return the parts of an HTTP answer that the checks need."""
+        """Make a reply from an HTTP answer: the parts that the checks need."""
         return cls(
             status=answer.status,
             reason=_reason_in(answer.body),
@@ -182,7 +183,7 @@ def answer_finding(place: str, path: str, reply: Reply) -> Finding:
 async def slash_findings(
     place: str, path: str, deliver: Callable[[str], Awaitable[Reply | Finding]]
 ) -> list[Finding]:
-    """Check the answer at the same path with, or without, a slash at its end.
+    """Check the answer at the same path with a slash at its end, or without one.
 
     Args:
         place: the first part of each finding's name.
@@ -246,7 +247,7 @@ def _differs_by_slash(path: str, location: str | None) -> bool:
 
 
 def _shown(location: str | None) -> str:
-    """Return the target of a redirect without its user, query and fragment: they may be secret."""
+    """Return a redirect's target without user, query and fragment, which may be secret."""
     target = _target(location)
     host = target.netloc.rpartition("@")[2]
     shown = target._replace(netloc=host, query="", fragment="").geturl()
@@ -261,7 +262,7 @@ def _target(location: str | None) -> SplitResult:
 
 
 def _reason_in(body: bytes) -> str | None:
-    """Return the reason in a receiver's answer; None if something else has answered."""
+    """Return the reason in an answer; None if the answer is not a receiver's."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):

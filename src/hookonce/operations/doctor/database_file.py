@@ -13,10 +13,10 @@ MOUNTS = Path("/proc/self/mounts")
 """The list of mounted file systems on Linux."""
 
 PROCESSES = Path("/proc")
-"""The processes on Linux; only root sees the open files of other users' processes."""
+"""The folder of processes on Linux; only root sees the files that other users' processes open."""
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-"""An escaped character in a mount point; a space is written as ``\\040``."""
+"""An escaped character in a mount point, such as ``\\040`` for a space."""
 
 _IN_MEMORY = {"ramfs", "tmpfs"}
 _OVER_NETWORK = {"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "ncpfs", "smb3", "smbfs"}
@@ -25,7 +25,7 @@ _OF_A_CONTAINER = {"aufs", "overlay"}
 
 
 async def file_findings(database: Path, *, mounts: Path) -> list[Finding]:
-    """Check where a database file lies, and whether a process still uses a deleted one.
+    """Check the file system of a database file, and whether a process uses a deleted copy of it.
 
     Args:
         database: the absolute path; the file need not exist.
@@ -115,7 +115,7 @@ def missing_finding(database: Path, *, served: bool) -> Finding | None:
 
 
 def _deleted_file_findings(database: Path) -> list[Finding]:
-    """Return the processes that still use a database which was deleted or replaced."""
+    """Return a fault for each process that still uses a deleted or replaced database file."""
     gone = {f"{database}{suffix} (deleted)" for suffix in ("", "-wal")}
     holders: dict[str, Path] = {}
     for folder in PROCESSES.glob("[0-9]*/fd"):
@@ -123,7 +123,7 @@ def _deleted_file_findings(database: Path) -> list[Finding]:
             try:
                 if os.readlink(link) in gone:
                     holders.setdefault(folder.parent.name, link)
-            except OSError:  # closed in the meantime, or a process of another user
+            except OSError:  # the process has closed the file, or belongs to another user
                 continue
     return [
         fault(
@@ -139,5 +139,5 @@ def _deleted_file_findings(database: Path) -> list[Finding]:
 def _links_in(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
-    except OSError:  # the process has ended, or belongs to another user
+    except OSError:  # the process has ended or belongs to another user
         return []

@@ -16,7 +16,7 @@ from ...watching.refusals import DOCTOR_ID
 
 @dataclass(frozen=True, slots=True)
 class TestDelivery:
-    """A ``webhook.test`` event with its own id; each method signs it again.
+    """A ``webhook.test`` event with an id of its own; each method returns signed requests with it.
 
     It reaches only handlers that are registered for this type by name or class.
 
@@ -24,7 +24,7 @@ class TestDelivery:
         service: the sender's name in its headers.
     """
 
-    __test__ = False  # pytest would collect it as a test
+    __test__ = False  # otherwise pytest would collect the class
 
     envelope: dict[str, Any]
     secret: str
@@ -37,15 +37,15 @@ class TestDelivery:
         return cls(envelope, secret, service or "example")
 
     def genuine(self) -> SignedRequest:
-        """Return the event in an unusual JSON layout, which any re-serialising changes."""
+        """Return a delivery in an unusual JSON layout: middleware that rewrites JSON changes it."""
         return self._signed(json.dumps(self.envelope, indent=1).encode())
 
     def forged(self) -> SignedRequest:
-        """Return the genuine delivery, signed with an unknown secret."""
+        """Return the genuine delivery, but signed with an unknown secret."""
         return replace(self, secret=new_secret()).genuine()
 
     def rewritten(self) -> tuple[SignedRequest, ...]:
-        """Return the event in the usual JSON layouts, which re-serialising does not change."""
+        """Return deliveries in the usual JSON layouts: rewriting the JSON changes nothing."""
         return tuple(
             self._signed(json.dumps(self.envelope, separators=separators).encode())
             for separators in ((", ", ": "), (",", ":"))

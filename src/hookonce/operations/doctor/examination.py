@@ -1,4 +1,4 @@
-"""All checks of a receiver in this process, in the order in which an engineer would look."""
+"""All checks of a receiver in this process, the most basic first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check returns: one frozen value, with its fix."""
+"""A finding: the result of a check, and what to do about it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def fault(check: str, found: str, fix: str) -> Finding:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the class of an application's exception, and the line that raised it.
+    """Return the class of an exception, and the line of the application that raised it.
 
     Its message stays out, because it may hold a password or a secret. The messages of this package
     hold none, so they are shown.

@@ -17,7 +17,7 @@ from ...sender import TEST_TYPE
 from .findings import Finding, fault, fine, note, warning
 
 _LIKENESS = 0.6
-"""How similar two type strings are if one may be a misspelling of the other (difflib's ratio)."""
+"""The least similarity (difflib's ratio) of a misspelt type to the right one."""
 
 
 def handler_findings(handlers: Sequence[Handler], known: Collection[str]) -> list[Finding]:
@@ -59,7 +59,7 @@ def handler_findings(handlers: Sequence[Handler], known: Collection[str]) -> lis
 
 
 def type_findings(handlers: Sequence[Handler], known: Collection[str]) -> list[Finding]:
-    """Check the type strings and patterns that match no known event type.
+    """Find type strings and patterns of handlers that match no known event type.
 
     Args:
         handlers: every handler of the receiver.
@@ -134,7 +134,7 @@ def router_findings(module: str) -> list[Finding]:
 
 
 def _routers_in(package: str) -> Iterator[tuple[str, Router]]:
-    """Yield each router in the loaded modules of a package once; leave out receivers."""
+    """Yield each router in a package's loaded modules once, but no receivers."""
     seen: set[int] = set()
     for name, module in sorted(sys.modules.items()):
         if name.partition(".")[0] != package:
@@ -151,7 +151,7 @@ def _is_handled(event_type: str, handlers: Sequence[Handler]) -> bool:
 
 
 def _patterns_of(known: Collection[str]) -> set[str]:
-    """Return the patterns that match the known types: the start of each type, then a star."""
+    """Return the patterns with a star that match known types, such as ``post.*``."""
     patterns = set()
     for name in known:
         segments = name.split(".")

@@ -13,22 +13,22 @@ from .findings import Finding, fault, fine, note, warning
 
 _ROTATING = 2
 
-_LEAST_TOLERANCE_SECONDS = 10.0  # the sender waits this long for an answer
+_LEAST_TOLERANCE_SECONDS = 10.0  # the sender's time limit for an answer
 _MOST_TOLERANCE_SECONDS = 3600.0
 
 GRACE_SECONDS = 30.0
-"""How long Kubernetes waits by default before it kills a container."""
+"""The default time after which Kubernetes kills a container that does not stop."""
 
 _LEAST_DEPTH = 1000
 
-# Clocks that NTP keeps differ by far less than a tenth of the tolerance.
+# The share of the tolerance that a clock may be wrong; clocks that NTP sets are far more exact.
 _SMALL_PART = 0.1
-# The clock of a server comes from a Date header, which has whole seconds and takes time to arrive.
+# A Date header gives whole seconds and is already old when it arrives; ignore smaller differences.
 _LEAST_SKEW_SECONDS = 2.0
 
 
 def secret_findings(secrets: Sequence[str]) -> list[Finding]:
-    """Check the secrets in force, and show none of them.
+    """Check the current secrets without showing them.
 
     Args:
         secrets: the secrets; each of them can be decoded.
@@ -68,7 +68,7 @@ def secret_findings(secrets: Sequence[str]) -> list[Finding]:
 
 
 def retention_finding(seconds: float | None) -> Finding:
-    """Check how long the store remembers a handled event; None if the store does not say."""
+    """Check how long the store remembers handled events; ``seconds`` is None if that is unknown."""
     if seconds is None:
         return note(
             "retention",
@@ -104,7 +104,7 @@ def tolerance_finding(seconds: float) -> Finding:
 
 
 def clock_finding(check: str, whose: str, skew: float, tolerance: float) -> Finding:
-    """Check a clock against the clock of this machine.
+    """Check another clock against the clock of this machine.
 
     Args:
         check: the name of the finding.

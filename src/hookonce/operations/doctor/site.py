@@ -39,7 +39,7 @@ async def examine_site(subject: Subject, url: str, transport: Transport) -> list
     try:
         secret = subject.receiver.current_secrets()[0]
     except Exception:  # noqa: BLE001 - the user's provider may raise anything; `examine` reports it
-        return findings  # no test can be signed
+        return findings  # without a secret no test delivery can be signed
     delivery = TestDelivery.new(secret, subject.receiver.service)
     path = urlsplit(url).path or "/"
     reply = await _post(transport, url, delivery.genuine())
@@ -95,7 +95,7 @@ async def _post(transport: Transport, url: str, request: SignedRequest) -> Reply
 
 
 async def _is_rewritten(transport: Transport, url: str, delivery: TestDelivery) -> bool:
-    """Return whether the test is accepted in a layout that re-serialising does not change."""
+    """Return whether a delivery is accepted if its JSON has a layout that middleware writes."""
     for request in delivery.rewritten():
         reply = await _post(transport, url, request)
         if isinstance(reply, Reply) and reply.is_success:
@@ -125,7 +125,7 @@ async def _forgery_finding(transport: Transport, url: str, delivery: TestDeliver
 
 
 async def _address_finding(url: str) -> Finding:
-    """Check a URL by the sender's rules for an endpoint."""
+    """Check whether the sender would accept this URL for an endpoint."""
     check = "url.address"
     fix = "register the server's public https URL, and check it with the doctor too"
     try:
@@ -138,6 +138,6 @@ async def _address_finding(url: str) -> Finding:
             found = "the sender delivers only to public addresses, and this one is not public"
         else:
             found = "the sender accepts only https URLs with a host name that can be resolved"
-        # Only a note: a private address is right for a check of a server behind its proxy.
+        # Not a fault: a private address is right when you check a server behind its proxy.
         return note(check, found, fix)
     return fine(check, "https, and a public address")

@@ -26,16 +26,16 @@ from .subjects import Subject
 
 @runtime_checkable
 class _OnServers(Protocol):
-    """A store on servers that have their own clocks."""
+    """A store whose servers have their own clocks."""
 
     async def server_times(self) -> list[datetime]:
         """Return the time of each server; raise StoreError if a server does not answer."""
         ...
 
 
-# Stores give up after three seconds themselves; this limit is for a user's store that does not.
+# A time limit for stores of the user: the built-in stores stop after three seconds by themselves.
 _STORE_SECONDS = 5.0
-# How many events of the inbox, and how many dead letters, are checked for outstanding handlers.
+# How many events of the inbox, and as many dead letters, are read to find outstanding handlers.
 _CHECKED_EVENTS = 1_000
 
 
@@ -75,7 +75,7 @@ async def store_findings(
 
 
 def endpoint_findings(subjects: Sequence[Subject]) -> list[Finding]:
-    """Return a fault for every two receivers that share a store and an endpoint.
+    """Return a fault for each pair of receivers with the same store and endpoint.
 
     Args:
         subjects: the receivers of one application.
@@ -131,18 +131,18 @@ async def _open_findings(subject: Subject, *, served: bool) -> list[Finding]:
 
 
 def _setting_finding(subject: Subject, text: str) -> Finding:
-    """Return the finding for a warning of the store, which names its fix behind a semicolon."""
+    """Return the finding for a warning of the store; its text is "problem; fix"."""
     found, _, fix = text.rpartition("; ")
     if not found:
         found, fix = text, "correct this in the server's configuration"
-    # With an inbox the store has the only copy of an event. And if the server evicts records,
-    # events run again, with or without an inbox.
+    # With an inbox the store has the only copy of an event. With or without an inbox, a server that
+    # evicts records makes events run again.
     is_fault = subject.receiver.has_inbox or "maxmemory-policy" in text
     return (fault if is_fault else warning)("store.settings", found, fix)
 
 
 async def _outstanding_findings(subject: Subject) -> list[Finding]:
-    """Return the handlers that events wait for, but that this receiver does not have."""
+    """Return a finding for each handler that events wait for and this receiver does not have."""
     store, endpoint = subject.receiver.store, subject.receiver.endpoint
     known = {handler.name for handler in subject.receiver.handlers}
     waiting: list[Entry | DeadLetter] = [
@@ -165,7 +165,7 @@ async def _outstanding_findings(subject: Subject) -> list[Finding]:
 
 
 async def _application_findings(subject: Subject) -> list[Finding]:
-    """Return the other applications that receive under the same endpoint."""
+    """Return a finding for each other application that receives under the same endpoint."""
     receiver = subject.receiver
     if not isinstance(receiver.store, RegisteringStore):
         return []

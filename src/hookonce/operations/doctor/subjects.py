@@ -1,4 +1,4 @@
-"""The receivers in an application, found through its routes, routers, mounts and middleware."""
+"""Finds the receivers in an application: in its routes, routers, mounts and middleware."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ...http.app import ASGIApp, DeliveryApp
 from ...http.guard import StatusGuard
 from ...receiver import Receiver
 
-# The attributes in which applications, routers, middleware and our adapters keep what they wrap.
+# The attributes that hold a wrapped application, router or function in frameworks and adapters.
 _INSIDE = ("app", "_app", "router", "original_router", "endpoint", "fn", "_handle")
 
-# The closure of a route function can hold anything; only these can lead to a receiver.
+# The objects in a route function's closure that can lead to a receiver; ignore all others.
 _IN_CLOSURES = (DeliveryApp, FunctionType, Receiver, StatusGuard)
 
 
@@ -35,12 +35,12 @@ class Subject:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the receiver is its own application."""
+        """Whether the receiver is the application itself, without a framework."""
         return self.app is self.receiver
 
 
 def subjects_in(app: ASGIApp) -> tuple[Subject, ...]:
-    """Return the receivers in an application, each once, with the path of its first route.
+    """Return each receiver in an application once, with the path of its first route.
 
     It searches the routes of Starlette, FastAPI and Litestar, and the middleware around them.
 
@@ -50,7 +50,7 @@ def subjects_in(app: ASGIApp) -> tuple[Subject, ...]:
     if isinstance(app, Receiver):
         return (Subject(app, app, "/webhooks"),)
     found: dict[int, Subject] = {}
-    # Start with the parts: the routes of an application already include its own path.
+    # Search the parts, not `app`: the routes of an application already contain its own path.
     for inner in _parts_of(app):
         for receiver, path in _search(inner, "", {id(app)}):
             found.setdefault(id(receiver), Subject(receiver, app, path or "/"))
@@ -73,7 +73,7 @@ def _search(thing: Any, prefix: str, seen: set[int]) -> Iterator[tuple[Receiver,
 
 
 def _parts_of(thing: Any) -> Iterator[Any]:
-    """Yield what an application, a route or a route function wraps."""
+    """Yield the objects that an application, a route or a route function wraps."""
     if isinstance(thing, MethodType):
         yield thing.__self__
     elif isinstance(thing, FunctionType):

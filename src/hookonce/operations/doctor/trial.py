@@ -1,4 +1,4 @@
-"""Checks of an application in this process: its lifespan, and what reaches the receiver.
+"""Checks of an application in this process: its lifespan, and the requests to the receiver.
 
 A copy takes the place of the receiver, with its own secret and a store in memory. The real store is
 not touched. The application's own lifespan does run.
@@ -31,7 +31,7 @@ _SIGNED_HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
 
 
 class Arrivals(Observer):
-    """Collects the requests that reach a receiver, and the blocks of its event loop."""
+    """Records the requests that reach a receiver, and when its event loop was blocked."""
 
     def __init__(self) -> None:
         self.records: list[DeliveryReceived] = []
@@ -67,16 +67,16 @@ async def trial_findings(subject: Subject, *, host: str) -> list[Finding]:
         findings += await _deliver(_behind_tls(app, host), subject.path, delivery, arrivals.records)
         findings += [_block_finding(block) for block in arrivals.blocks]
         failed = await _failure_of(lifespan.__aexit__(), "end")
-        # A handler that is still running keeps the lifespan from ending, and was reported above.
+        # If a handler still runs, the lifespan cannot end; that is reported above.
         if await twin.idle(0):
             findings += [failed] if failed is not None else []
             async with twin.opened():
-                pass  # closing ends the twin's threads if no lifespan has done it
+                pass  # ends the twin's threads, if the lifespan did not do so
     return findings
 
 
 async def _failure_of(step: Awaitable[object], name: str) -> Finding | None:
-    """Return a finding if a step of an application's lifespan fails, else None."""
+    """Return a finding if the start or end of an application's lifespan fails, else None."""
     check = f"{_PLACE}.lifespan"
     try:
         await limited(_LIFESPAN_SECONDS, step)
@@ -164,11 +164,11 @@ async def _post(app: ASGIApp, path: str, request: SignedRequest) -> Reply | Find
 
 
 class ApplicationExitError(Exception):
-    """An application raised SystemExit or another BaseException; ``__cause__`` holds it."""
+    """Raised for an application's SystemExit or other BaseException, which is its ``__cause__``."""
 
 
 def _without_exits(app: ASGIApp) -> ASGIApp:
-    """Return the application, which now raises an ordinary exception instead of SystemExit.
+    """Return an application that raises an ``ApplicationExitError`` instead of SystemExit.
 
     In a task, SystemExit would stop the event loop before the report is printed.
     """
@@ -190,7 +190,7 @@ def _error_text(error: Exception) -> str:
 
 
 def _behind_tls(app: ASGIApp, host: str) -> ASGIApp:
-    """Return the application as the sender reaches it: over https, under its public host name."""
+    """Return the application as the sender reaches it: by https, at its public host name."""
 
     async def reached(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"host", host.encode()), *(h for h in scope["headers"] if h[0] != b"host")]
@@ -200,7 +200,7 @@ def _behind_tls(app: ASGIApp, host: str) -> ASGIApp:
 
 
 def _changed(request: SignedRequest, arrivals: list[DeliveryReceived]) -> Finding | None:
-    """Return a finding if headers or body were lost or changed before the receiver, else None."""
+    """Return a finding if the application lost or changed headers or the body, else None."""
     if not arrivals:
         return None
     arrival = arrivals[0]

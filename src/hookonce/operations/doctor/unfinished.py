@@ -1,4 +1,4 @@
-"""Check how long a server waits for a body that never ends."""
+"""Checks how long a server waits for a body that never ends."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .findings import Finding, fine, warning
 
 _CHECK = "url.unfinished"
 
-# Longer than the sender's time-out.
+# How long to wait: longer than the sender's time-out.
 _MOST_SECONDS = ANSWER_SECONDS + 2
 _CONNECT_SECONDS = 5.0
-_REST_SECONDS = 1.0  # the time limit for the rest of an answer, after its first bytes
+_REST_SECONDS = 1.0  # time limit for an answer after its first bytes
 _MOST_ANSWER_BYTES = 16 * 1024
 
-# Servers that read a body in a thread; their names in the Server header.
+# The names, in the Server header, of servers that read each body in a thread.
 _THREADED = ("gunicorn", "werkzeug", "wsgiserver")
 
 _FIX = (

@@ -1,4 +1,4 @@
-"""Checks who may see the pages, and who may act on events.
+"""Checks who may see the pages and who may change events.
 
 Every visitor has to show the token, also one on this machine: behind a proxy every visitor seems
 to be local. A browser shows it once and gets a session. Sessions are kept here, since Starlette's
@@ -25,7 +25,7 @@ from ...http.bearer import check_token, is_same_token
 from .login_limit import LoginLimit
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-"""The names of this machine itself."""
+"""The host names of this machine."""
 
 COOKIE = "hookonce_inspector"
 SESSION_SECONDS = 12 * 3600
@@ -40,7 +40,7 @@ SECURITY_HEADERS = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    # Not `no-referrer`: browsers would send forms with the Origin `null`.
+    # With `no-referrer`, browsers would send forms with the Origin `null`.
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -48,7 +48,7 @@ SECURITY_HEADERS = (
 
 
 class Login(Enum):
-    """The result of showing a token."""
+    """The result of a login with a token."""
 
     RIGHT = auto()
     WRONG = auto()
@@ -81,7 +81,7 @@ class Access:
         self._session_ends: OrderedDict[str, float] = OrderedDict()
 
     def log_in(self, token: str, client: str | None) -> Login:
-        """Check a token, unless its client has to wait; a wrong one counts against the client."""
+        """Check a token; count a wrong token against its client, who may have to wait."""
         if self._limit.seconds_to_wait(client):
             return Login.LIMITED
         if is_same_token(token, self._token):
@@ -102,17 +102,17 @@ class Access:
         return name
 
     def has_session(self, visitor: HTTPConnection) -> bool:
-        """Return whether a visitor has logged in, and neither logged out nor stayed too long."""
+        """Return whether a visitor has a session that has not ended."""
         ends = (self._session_ends.get(name, 0.0) for name in _session_names(visitor))
         return self._clock() < max(ends, default=0.0)
 
     def end_session(self, visitor: HTTPConnection) -> None:
-        """End the session of a visitor; a copy of its cookie is worthless from then on."""
+        """End a visitor's session, so that even a copy of its cookie is invalid."""
         for name in _session_names(visitor):
             self._session_ends.pop(name, None)
 
     def host_refusal(self, visitor: HTTPConnection) -> str | None:
-        """Return why the ``Host`` of a request is refused, or None."""
+        """Return why the ``Host`` of a request is refused; None if it is allowed."""
         host = _only(visitor, "host")
         name, _, port = host.rpartition(":")
         if host in self._hosts or (port.isdecimal() and name in self._hosts):
@@ -120,7 +120,7 @@ class Access:
         return "this Host is not accepted; name it with --inspector-host or Inspector(hosts=…)"
 
     def origin_refusal(self, visitor: HTTPConnection) -> str | None:
-        """Return why a request may not change anything, or None if a page of this host sends it."""
+        """Return why a request may change nothing; None if it comes from a page of this host."""
         host = _only(visitor, "host")
         if _only(visitor, "origin") in {f"http://{host}", f"https://{host}"}:
             return None
@@ -142,7 +142,7 @@ def take_token(scope: MutableMapping[str, Any]) -> str | None:
 
 
 def _session_names(visitor: HTTPConnection) -> Iterator[str]:
-    """Yield the value of each inspector cookie: another inspector on this host may set one too."""
+    """Yield every cookie with the inspector's name: another inspector on this host may set one."""
     for pair in ";".join(visitor.headers.getlist("cookie")).split(";"):
         name, _, value = pair.strip().partition("=")
         if name == COOKIE:
@@ -150,6 +150,6 @@ def _session_names(visitor: HTTPConnection) -> Iterator[str]:
 
 
 def _only(visitor: HTTPConnection, header: str) -> str:
-    """Return a header in lower case; an empty text if it is missing or repeated."""
+    """Return a header in lower case; an empty text if the header is missing or repeated."""
     values = visitor.headers.getlist(header)
     return values[0].lower() if len(values) == 1 else ""

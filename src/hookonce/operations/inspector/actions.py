@@ -1,4 +1,4 @@
-"""Actions of visitors: replay or discard a dead letter, try a waiting event now.
+"""Actions of visitors: replay or discard a dead letter, or make a waiting event due now.
 
 The log says who asked for each action, and its result.
 """

@@ -34,7 +34,7 @@ from .redaction import Redaction
 from .requests import body_of, client_of, root_of, url_of
 from .site import BusyError, Site
 
-# The pages that a login may lead to, with their filters.
+# The pages to which a login may redirect, with their filters.
 _PAGE = re.compile(
     r"(?:/at/[A-Za-z0-9_.-]{1,64})?/(?:deliveries/[0-9]{1,15}|dead|dead/letter|inbox)?(?:\?[!$&-;=?-\[\]_a-z|~%]*)?"
 )
@@ -52,7 +52,7 @@ _STATIC = {
 
 
 class Inspector:
-    """An ASGI application with pages that show what one receiver does, or several.
+    """An ASGI application with pages that show the work of one receiver, or of several.
 
     The pages show what this process does from now on, and what other processes on the same store do
     while a page is open. Every visitor has to show the token, also one on this machine: behind a
@@ -115,7 +115,7 @@ class Inspector:
         )
 
     def below(self, path: str, otherwise: ASGIApp) -> ASGIApp:
-        """Return an application that is the inspector at a path and below it.
+        """Return an application that serves the inspector at a path and below it.
 
         Args:
             path: such as ``/inspector``.
@@ -126,7 +126,7 @@ class Inspector:
         async def both(scope: Scope, receive: Receive, send: Send) -> None:
             root = scope.get("root_path", "") + path
             if scope["type"] == "http" and f"{scope['path']}/".startswith(f"{root}/"):
-                # Changed in place: the server's access log must see the URL without the token.
+                # Change the server's own scope, because its access log must not contain the token.
                 scope["root_path"] = root
                 await self(scope, receive, send)
             else:
@@ -135,7 +135,7 @@ class Inspector:
         return both
 
     def end(self) -> None:
-        """Close all live streams now, so that a stopping server need not wait for them."""
+        """End all live streams, which would delay the server's shutdown."""
         for site in self._sites:
             site.live.end()
 
@@ -161,7 +161,7 @@ class Inspector:
             await _plain(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, secured)
 
     def _answer_to(self, request: Request, token: str | None) -> ASGIApp:
-        """Return the application that answers a request; ``token`` was in the request's URL."""
+        """Return the application that answers a request; ``token`` comes from the request's URL."""
         path = app_path(request.scope)
         is_safe = request.method in {"GET", "HEAD"}
         if (refusal := self._access.host_refusal(request)) is not None:
@@ -175,14 +175,14 @@ class Inspector:
         if path == "/login" or self._access.has_session(request):
             refusal = None if is_safe else self._access.origin_refusal(request)
             return self._router if refusal is None else _plain(refusal, HTTPStatus.FORBIDDEN)
-        # A bearer token needs no check of the Origin: no browser sends one by itself.
+        # A browser never sends a bearer token by itself, so the Origin needs no check.
         bearer, to = bearer_of(request.headers.get("authorization", "")), url_of(request)
         if bearer is None:
             return self._asked(request, to=to)
         return self._refused(request, bearer, to=to) or self._router
 
     def _refused(self, request: Request, token: str, *, to: str) -> Response | None:
-        """Return the answer to a wrong token, or None for the right one."""
+        """Return the answer to a wrong token; None for the right token."""
         client = client_of(request)
         login = self._access.log_in(token, client)
         if login is Login.RIGHT:
@@ -198,7 +198,7 @@ class Inspector:
         )
 
     def _asked(self, request: Request, *, to: str, is_wrong: bool = False) -> Response:
-        """Return the login page, or one line for a request that shows no page."""
+        """Return the login page, or a line of text if the request was not for a page."""
         path = app_path(request.scope)
         if path.endswith("/stream") or (request.method != "GET" and path != "/login"):
             return _plain("log in first", HTTPStatus.UNAUTHORIZED)
@@ -215,7 +215,7 @@ class Inspector:
         return self._enter(request, form.get("token", [""])[0], to=form.get("to", [""])[0])
 
     def _enter(self, request: Request, token: str, *, to: str) -> Response:
-        """Begin a session for the right token, and lead to a page."""
+        """Begin a session if the token is right, and redirect to a page."""
         if (refused := self._refused(request, token, to=to)) is not None:
             return refused
         root = root_of(request.scope)
@@ -260,7 +260,7 @@ class _Secured:
 
 
 def _own_page(path: str, root: str) -> str:
-    """Return a page of the inspector that a login form names, or the first page.
+    """Return the page that a login form names if it belongs to the inspector, else the first page.
 
     The check accepts known pages only: another site's name can be written in too many ways to be
     recognised.

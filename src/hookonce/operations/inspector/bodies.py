@@ -1,4 +1,4 @@
-"""Bodies as coloured JSON and as raw text, redacted.
+"""Bodies as coloured JSON and as raw text, with hidden values replaced.
 
 No body may break the page: not by its depth or length, by repeated names, or by huge numbers.
 """
@@ -12,39 +12,39 @@ from typing import Any, NamedTuple
 from .redactor import HIDDEN, Redactor
 
 MOST_READ = 256 * 1024
-"""Larger bodies are not read as JSON."""
+"""The most bytes of a body that are read as JSON."""
 _MOST_TOKENS = 6000
 _MOST_SHOWN = 256 * 1024
 _MOST_RAW = 64 * 1024
 MOST_VALUE = 2000
 MOST_LEVELS = 100
 LEAST_SCRUBBED = 4
-"""Shorter hidden values are not searched for in a body: they appear in it by chance."""
+"""The fewest characters of a hidden value to search for: shorter ones occur by chance."""
 
-# A header in a list has its name in one field and its value in the next.
+# In a list of headers, one field holds a header's name and the next holds its value.
 _NAME_NAMES = {"field", "header", "key", "name"}
 _VALUE_NAMES = {"content", "value", "values"}
 
 
 class _Number(str):
-    """A number as its digits, so that it is not rounded."""
+    """A JSON number as text, because conversion could round it."""
 
     __slots__ = ()
 
 
 class _Object(list[tuple[str, Any]]):
-    """An object as pairs, so that repeated names are kept."""
+    """A JSON object as pairs, because names may be repeated."""
 
     __slots__ = ()
 
 
 def _number(text: str) -> _Number:
-    # A function, not the class: other threads can run while a long list of numbers is read.
+    # A Python function lets other threads run while json reads a long list; the class would not.
     return _Number(text)
 
 
 class Token(NamedTuple):
-    """A piece of JSON; its kind is name, text, number, word, mark or hidden."""
+    """A token of JSON; its kind is name, text, number, word, mark or hidden."""
 
     kind: str
     text: str
@@ -108,13 +108,13 @@ def _with_raw(shown: ShownBody, raw: str | None) -> ShownBody:
 
 
 def _decoded(body: bytes) -> str:
-    """Return a body as text, in the encoding that its first bytes show."""
+    """Return a body as text; its first bytes show the encoding."""
     return body.decode(json.detect_encoding(body), "backslashreplace")
 
 
 def _text_in(body: bytes, redactor: Redactor) -> str | None:
-    """Return a body that is not JSON as text, redacted; None if that is impossible."""
-    # A rule that ends in * hides fields whatever their names, and plain text has no fields.
+    """Return a body that is not JSON as redacted text; None if redaction is impossible."""
+    # A path that ends in * hides all fields at that place, and plain text has no fields to hide.
     if any(path.endswith("*") for path in redactor.rules.paths):
         return None
     return redactor.scrub(redactor.text(_decoded(body)), least=LEAST_SCRUBBED)
@@ -171,7 +171,7 @@ class _Reader:
         self._end("{}", level, is_empty=not pairs)
 
     def _hide(self, value: Any) -> None:
-        """Remember every text and number in a value, but no words such as ``null``."""
+        """Remember every text and number in a value as hidden, but not words such as ``null``."""
         self._redactor.has_hidden = True
         if isinstance(value, _Object):
             for _, inner in value:
@@ -191,7 +191,7 @@ class _Reader:
             self._add("mark", brackets if is_empty else f"\n{'  ' * level}{brackets[1]}")
 
     def _add_value(self, kind: str, value: str) -> None:
-        """Add a name, text or number, cut if it is long."""
+        """Add a name, text or number; cut a long one."""
         if self.is_cut:
             return
         text = value[:MOST_VALUE]

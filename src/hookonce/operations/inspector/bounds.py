@@ -1,4 +1,4 @@
-"""How much the inspector keeps in memory."""
+"""Limits of the inspector's memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much the inspector keeps in memory, and for how many visitors.
+    """Limits of what the inspector keeps in memory, and of its visitors.
 
     Refused requests are kept apart, so a flood of forged ones pushes out no genuine delivery. Bytes
     are those of bodies, headers and tracebacks; the objects around them are not counted.
@@ -58,7 +58,7 @@ class Bounds:
 
 
 class Bounded(Generic[K, V]):
-    """A mapping that drops its oldest entries when it has too many, or too many bytes.
+    """A mapping that drops its oldest entries if it has too many entries or bytes.
 
     Args:
         count: the most entries.
@@ -80,18 +80,18 @@ class Bounded(Generic[K, V]):
         return None if found is None else found[0]
 
     def newest_first(self) -> Iterator[tuple[K, V]]:
-        """Yield the entries; the entry that was put or grown last comes first."""
+        """Yield the entries; the one that was added or grew last comes first."""
         for key, (value, _) in reversed(self._entries.items()):
             yield key, value
 
     def put(self, key: K, value: V, size: int) -> Sequence[V]:
-        """Add an entry under a new key, and return the dropped entries, which may include it."""
+        """Add an entry, and return the dropped entries, perhaps with the new one."""
         self._entries[key] = (value, size)
         self.bytes += size
         return self._drop_oldest()
 
     def grow(self, key: K, size: int) -> Sequence[V]:
-        """Add bytes to an entry, make it the newest, and return the dropped entries."""
+        """Count more bytes for an entry, make it the newest, and return the dropped entries."""
         found = self._entries.get(key)
         if found is None:
             return ()

@@ -1,4 +1,4 @@
-"""Charts as SVG paths, and as a sentence for people who do not see them."""
+"""Charts as SVG paths, and as sentences for screen readers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .texts import count, duration
 WIDTH = LENGTH_SECONDS
 HEIGHT = 60
 
-# A line is interrupted by a longer time without values.
+# A longer time without values interrupts the line.
 _LONGEST_GAP_SECONDS = 10
 
-# Current values are taken from the last ten seconds, so that they do not jump.
+# A current value covers the last ten seconds, because that of one second would jump.
 _NOW_SECONDS = 10
 
 
@@ -52,7 +52,7 @@ class Chart:
 
 
 def charts_of(seconds: Sequence[Second], *, has_inbox: bool) -> tuple[Chart, ...]:
-    """Return the charts of these seconds, oldest first."""
+    """Return the charts of these seconds, which are in order of time."""
     charts = (_rate(seconds), _times(seconds))
     if not has_inbox:
         return charts
@@ -120,7 +120,7 @@ def _line(values: Iterable[float | None], top: float) -> str:
         if value is None:
             continue
         is_near = x - last <= _LONGEST_GAP_SECONDS
-        # Draw a single point as a line of length 0: its round ends make it visible.
+        # Draw a single point as a line of length 0, which its round ends make visible.
         parts.append(f"{'L' if is_near else 'M'}{x} {_y(value, top)}{'' if is_near else 'h0'}")
         last = x
     return "".join(parts)
@@ -131,7 +131,7 @@ def _y(value: float, top: float) -> float:
 
 
 def _nice(value: float, *, least: float) -> float:
-    """Return a round number not below a value: ``least`` times 1, 2, 5, 10, 20 and so on."""
+    """Return the first of ``least`` times 1, 2, 5, 10, 20 and so on that is not below a value."""
     nice, factors = least, cycle((2, 2.5, 2))
     while nice < value:
         nice *= next(factors)

@@ -1,4 +1,4 @@
-"""Filters of the lists of deliveries and dead letters, as they stand in a URL."""
+"""Filters for the lists of deliveries and dead letters, read from a URL."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ...watching.steps import EventState, What
 from .seen import AnswerKind, Seen
 
 _MOST_LENGTH = 256
-# A forged header may be long, and matching a pattern costs its length times that of the text.
+# Compare only the start of a header: a long pattern on a long header is slow.
 _MOST_COMPARED = 512
 FAILED = "failed"
-"""The only value of the filter for handlers."""
+"""The only value that the filter for handlers can have."""
 
 AGES = {"1h": 3600.0, "24h": 86_400.0, "7d": 7 * 86_400.0}
 """Choices for the age of dead letters, in seconds."""

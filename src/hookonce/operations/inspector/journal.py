@@ -1,4 +1,4 @@
-"""What the inspector remembers: requests, the steps of their events, and counts for the charts.
+"""The inspector's memory: requests, the steps of their events, and counts for the charts.
 
 This is the only part of the inspector that runs in the middle of a delivery. It only keeps
 references to records there; it reads them when somebody looks at a page.
@@ -25,14 +25,14 @@ from .bounds import Bounded, Bounds
 from .seen import AnswerKind, History, Seen, kind_of
 from .series import Series
 
-# Enough for a usual delivery: with three handlers it has seven records.
+# How many notes to keep for each delivery; with three handlers a delivery makes seven.
 _NOTES_EACH = 8
 
 _SUCCESSES = {AnswerKind.ACCEPTED, AnswerKind.DUPLICATE}
 
 
 class _Failure(NamedTuple):
-    """Failure of a handler, as text."""
+    """The error of a handler, as text."""
 
     event_id: str
     step: EventStep
@@ -40,7 +40,7 @@ class _Failure(NamedTuple):
 
 _Record: TypeAlias = DeliveryAuthenticated | DeliveryAnswered | _Failure | StepRecord
 _Note: TypeAlias = tuple[int, int, float, _Record]
-"""A note: version, number of the delivery or 0, Unix seconds, and the record."""
+"""The journal's version, the number of the delivery (or 0), Unix seconds, and the record."""
 
 
 class Journal(StepObserver):
@@ -73,14 +73,14 @@ class Journal(StepObserver):
         self._each_second = bounds.each_second
         self._second = self._left_in_second = 0
         self.followed: OrderedDict[str, None] = OrderedDict()
-        # Twice the kept deliveries: some wait for their answer while others come and go.
+        # Twice the kept deliveries, because some deliveries are still without an answer.
         self._most_followed = 2 * bounds.deliveries
         self._last_number = 0
         self.series = Series()
         self.version = 0
 
     def newest_first(self) -> Iterator[Seen]:
-        """Yield all requests, genuine or not."""
+        """Yield all requests, newest first, genuine or not."""
         self._read_notes()
         genuine = (seen for _, seen in self._genuine.newest_first())
         refused = (seen for _, seen in self._refused.newest_first())
@@ -97,7 +97,7 @@ class Journal(StepObserver):
         return self._histories.get(event_id)
 
     def follow(self, event_id: str) -> None:
-        """Keep every step of an event from now on, however many other events arrive."""
+        """Keep every step of an event from now on, even if many other events arrive."""
         self.followed[event_id] = None
         if len(self.followed) > self._most_followed:
             self.followed.popitem(last=False)
@@ -119,14 +119,14 @@ class Journal(StepObserver):
                 self.series.note_answers(kind_of(outcome), number, seconds)
 
     def set_stored_state(self, event_id: str, state: EventState) -> None:
-        """Set the state of an event, as the store has reported it."""
+        """Set the state of an event to the state that the store reports."""
         history = self.history_of(event_id)
         if history is not None and history.state is not state:
             self.version += 1
             history.stored_state, history.version = state, self.version
 
     def delivery_authenticated(self, record: DeliveryAuthenticated) -> None:
-        """Note a genuine delivery that has no answer yet, unless too many arrive."""
+        """Note a genuine delivery before its answer, unless too many arrive."""
         event_id = record.delivery.id
         if event_id not in self.followed:
             second = int(record.received.at_unix)
@@ -143,14 +143,14 @@ class Journal(StepObserver):
             self._read_notes()
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Note the answer to a delivery, or keep a request that is not genuine."""
+        """Note the answer to a genuine delivery; keep a refused request."""
         kind = kind_of(record.outcome)
         self.series.note_answer(kind, record.seconds)
         if record.verified is not None:
             if record.verified.id in self.followed or kind not in _SUCCESSES:
                 self._append(record)
             return
-        # Anybody can send these, so they must not push out notes of genuine deliveries.
+        # Anybody can send such requests, so they must not push out genuine deliveries.
         received = record.received
         at = system_clock() if received is None else received.at_unix
         self._last_number += 1
@@ -177,7 +177,7 @@ class Journal(StepObserver):
                 self._noted_bytes -= len(oldest.delivery.body)
 
     def _read_notes(self) -> None:
-        """Process the notes, oldest first."""
+        """Read the notes into requests and histories, oldest first."""
         notes, self._noted_bytes = self._notes, 0
         while notes:
             version, number, at, record = notes.popleft()
@@ -206,7 +206,7 @@ class Journal(StepObserver):
                 record = record._replace(received=None, verified=seen.verified)
             seen.answered, seen.version = record, version
         elif received is not None and verified is not None:
-            # The delivery was never kept, or was dropped before its answer.
+            # The delivery was not kept, or was already dropped when its answer came.
             self._last_number += 1
             seen = Seen(
                 self._last_number, received.at_unix, received, verified, record.hints, record
@@ -232,12 +232,12 @@ class Journal(StepObserver):
         history.version = version
         if grown := history.add(step):
             for dropped in self._histories.grow(event_id, grown):
-                dropped.steps.clear()  # a delivery may still refer to this history
+                dropped.steps.clear()  # a delivery may still show this history
                 dropped.is_cut = True
 
 
 def _trim(seen: Seen, most_bytes: int) -> int:
-    """Drop the body and headers of a request if they are too large; return the bytes kept."""
+    """Drop the body and headers of a large request; return how many bytes remain."""
     if seen.received is None:
         return 0
     size = len(seen.received.body) + _headers_size(seen.received.headers)

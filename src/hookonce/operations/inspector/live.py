@@ -29,7 +29,7 @@ _log = get_logger("hookonce.inspector")
 _LOOK_SECONDS = 0.5
 _OVERVIEW_SECONDS = 2.0
 _HEARTBEAT_SECONDS = 5.0
-# A visitor that reads nothing for this long counts as gone.
+# A visitor who reads nothing for this long is disconnected.
 _SEND_SECONDS = 5.0
 _RETRY_MILLISECONDS = 500
 _MOST_ROWS = 30
@@ -39,7 +39,7 @@ _VERSION = re.compile("[0-9]{1,15}")  # int() raises for thousands of digits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What one page shows.
+    """What a page shows and how its updates are rendered.
 
     Attributes:
         overview: renders what stands above the rows, by name of the part.
@@ -69,25 +69,25 @@ class Live:
         self._stream_seconds = span_seconds("stream_seconds", bounds.stream_seconds)
         self._viewers = 0
         self._is_ended = False
-        # The journal's versions start at 0 again in each process: a cursor is of one process only.
+        # Part of each cursor, because the journal's versions start at 0 in each process.
         self._process = new_token()[:8]
 
     @property
     def is_full(self) -> bool:
-        """Whether there are as many open streams as the bounds allow."""
+        """Whether the most streams that the bounds allow are open."""
         return self._viewers >= self._bounds.viewers
 
     @property
     def cursor(self) -> str:
-        """The cursor for a page that is rendered now."""
+        """The cursor for a page that is rendered now; its stream starts there."""
         return f"{self._process}-{self._journal.version}"
 
     def end(self) -> None:
-        """End all streams within half a second, so that the server can stop."""
+        """End all streams, within half a second, so that the server can stop."""
         self._is_ended = True
 
     async def stream(self, watch: Watch, cursor: str, receive: Receive, send: Send) -> None:
-        """Answer a request with a stream, until its time is over.
+        """Answer a request with a stream of events, for a limited time.
 
         Args:
             cursor: the page's cursor, or the id of the last event it has received.
@@ -139,7 +139,7 @@ class Live:
 
 
 def _rows(watch: Watch, changed: list[Seen]) -> list[dict[str, object]]:
-    """Return the changed rows; a row without text does not pass the filters any more."""
+    """Return the changed rows; a row that no longer passes the filters has an empty text."""
     rows: list[dict[str, object]] = []
     shown = 0
     for one in changed:

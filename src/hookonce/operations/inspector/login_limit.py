@@ -6,7 +6,8 @@ from ipaddress import IPv6Address, ip_address
 
 from ...clock import Clock
 
-# The longest wait is one interval: an operator who shares an attacker's address still gets in.
+# A client never waits longer than one interval, so that an operator who shares an attacker's
+# address can log in.
 _BURST = 10
 _INTERVAL_SECONDS = 2.0
 
@@ -15,7 +16,7 @@ _OTHERS = "others"
 
 
 class LoginLimit:
-    """Allows each client ten wrong tokens at once, then one in two seconds.
+    """Allows each client ten wrong tokens at once, then one every two seconds.
 
     While a hundred clients have wrong tokens to their account, all further clients share one
     account. So memory is bounded, and an attacker with many addresses gets about fifty tries a
@@ -27,11 +28,11 @@ class LoginLimit:
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
-        # When the last wrong token of each client stops counting.
+        # By client, the time at which its last wrong token stops counting.
         self._clear_at: dict[str, float] = {}
 
     def seconds_to_wait(self, client: str | None) -> float:
-        """Return how long a client must wait before its next token is checked; 0 if not at all."""
+        """Return how many seconds a client must wait before its next token is checked."""
         now = self._clock()
         clear_at = self._clear_at.get(self._account_of(client, now), now)
         return max(0.0, clear_at - now - (_BURST - 1) * _INTERVAL_SECONDS)
@@ -50,7 +51,7 @@ class LoginLimit:
 
 
 def _network_of(client: str | None) -> str:
-    """Return the key of an address: the /64 for IPv6, since one client can use all of it."""
+    """Return the key of an address: the /64 for IPv6, because one client can use all of a /64."""
     try:
         address = ip_address(client or "")
     except ValueError:

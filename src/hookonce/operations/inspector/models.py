@@ -1,4 +1,4 @@
-"""Events field by field, as their models read them, redacted."""
+"""Events as tables of fields, read by their models and redacted."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Model:
 
 
 def model_of(body: bytes, event_id: str | None, parser: EventParser, redactor: Redactor) -> Model:
-    """Return the event in a body; ``shown_body`` must have read it with the same redactor."""
+    """Return the event in a body; pass the redactor that ``shown_body`` has used for this body."""
     if len(body) > MOST_READ:
         return Model(problem="the body is too large to be shown field by field")
     try:
@@ -82,7 +82,7 @@ def _within(
     is_unknown: bool,
     redactor: Redactor,
 ) -> Iterator[Field]:
-    """Yield the fields of a value; ``shown`` is the path to it in Python, ``path`` in JSON."""
+    """Yield the fields of a value; ``shown`` is its path in Python, ``path`` its path in JSON."""
     deeper = partial(_within, redactor=redactor)
     if path and redactor.rules.hides(path):
         yield Field(shown, HIDDEN, is_unknown, is_hidden=True)
@@ -108,7 +108,7 @@ def _within(
 
 
 def _members_of(model: BaseModel) -> Iterator[tuple[str, str, Any, bool]]:
-    """Yield each field in the body: its name, JSON name and value, and whether it is unknown."""
+    """Yield the fields that the body contains: name, JSON name, value, is it unknown."""
     for name, info in type(model).model_fields.items():
         if name in model.model_fields_set:
             yield name, info.alias or name, getattr(model, name), False

@@ -1,4 +1,4 @@
-"""What other processes do at the endpoint: from their records, and from the store."""
+"""The work of other processes at the endpoint, from their records and from the store."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .journal import Journal
 _log = get_logger("hookonce.inspector")
 
 _STORE_SECONDS = 2.0
-# The store is asked this often, however many pages are open.
+# The shortest time between two reads of the store, however many pages are open.
 _RECORDS_SECONDS = 0.4
 _STATES_SECONDS = 2.0
 _MOST_ASKED = 100
 
-# Only final states: of an event in flight, the steps say more than the store.
+# Only final states: for an event in flight, its steps say more than the store.
 _STATES = {Known.DONE: EventState.HANDLED, Known.DEAD: EventState.DEAD}
 
 
 class OtherProcesses:
-    """Adds to the journal what other processes do, while a page is open."""
+    """Adds the work of other processes to the journal while a page is open."""
 
     def __init__(self, receiver: Receiver, journal: Journal) -> None:
         self._store = receiver.store
@@ -36,7 +36,7 @@ class OtherProcesses:
         self._records_due = self._states_due = 0.0
 
     async def look(self) -> None:
-        """Add new records of other processes, and final states of events; log what fails."""
+        """Add new records of other processes, and final states of events, to the journal."""
         now = uptime()
         try:
             if isinstance(self._store, ActivityStore) and now >= self._records_due:
@@ -56,7 +56,7 @@ class OtherProcesses:
                 self._journal.add_remote(record)
 
     async def _add_states(self) -> None:
-        """Ask the store about events that no step has shown to be handled."""
+        """Ask the store for the state of events that the steps do not show as handled."""
         wanted: dict[str, None] = {}
         for seen in self._journal.newest_first():
             event_id = seen.event_id

@@ -1,4 +1,4 @@
-"""The top of the pages: readiness, counts and charts."""
+"""The overview at the top of the pages: readiness, counts and charts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .journal import Journal
 
 _log = get_logger("hookonce.inspector")
 
-# The store is asked this often, however many pages are open.
+# The shortest time between two reads of the store, however many pages are open.
 _FRESH_SECONDS = 1.0
 
 
@@ -55,7 +55,7 @@ class Overviews:
         return self._last
 
     def forget(self) -> None:
-        """Ask again the next time, since an action has changed something."""
+        """Drop the kept state, because an action has changed the store."""
         self._last = None
 
     async def _look(self) -> Overview:

@@ -1,4 +1,4 @@
-"""What the inspector hides: the rules, by the names of headers and fields."""
+"""The rules for what the inspector hides, by names of headers and fields."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 DEFAULT_HEADERS = frozenset({"x-amzn-oidc-data", "x-api-key", "x-auth-token", "x-csrf-token"})
-"""Headers that are hidden by default, besides signatures, credentials and cookies."""
+"""The headers that are hidden by default, in addition to signatures, credentials and cookies."""
 DEFAULT_KEYS = frozenset(
     {
         "access_key",
@@ -44,16 +44,16 @@ DEFAULT_KEYS = frozenset(
         "token",
     }
 )
-"""Names of fields that are hidden by default, also at the end of a longer name."""
+"""The fields that are hidden by default, also if a longer name ends like this."""
 
-# Credentials: no configuration shows them.
+# Credentials, which are hidden in every configuration.
 _ALWAYS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
 _SIGNATURE = "signature"
 
-# A secret word of at least this length also counts at the end of a longer word, where it is hardly
-# ever there by chance: `authtoken` is hidden like `auth_token`.
+# A secret word of at least this length also hides a longer word that ends with it: `authtoken` is
+# hidden like `auth_token`. Words rarely end so by chance.
 _LEAST_ENDING = 5
-# Only the end of a name is compared.
+# Compare only this many characters at the end of a name.
 _MOST_NAME = 64
 _MOST_WORDS = 4
 
@@ -92,7 +92,7 @@ class Redaction:
             values = getattr(self, name)
             if isinstance(values, str) or not all(isinstance(v, str) and v for v in values):
                 raise TypeError(f"{name} takes a collection of names, not {values!r}")
-        # Names are normalized once, here.
+        # Normalize the names once instead of at each comparison.
         _set = object.__setattr__
         _set(self, "headers", frozenset(name.lower() for name in self.headers))
         keys = frozenset("".join(_words(name)) or name for name in self.keys)
@@ -114,7 +114,7 @@ class Redaction:
         )
 
     def hides(self, path: tuple[str, ...]) -> bool:
-        """Return whether a field of a body is hidden, by the names on its path."""
+        """Return whether a field of a body is hidden, given the names on its path."""
         return self._hides_key(path[-1]) or any(
             len(pattern) == len(path)
             and all(part in {"*", name} for part, name in zip(pattern, path, strict=True))
@@ -135,7 +135,7 @@ class Redaction:
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """Return the words of a name, normalized and without a number at its end."""
+    """Return the normalized words of a name, without a number at its end."""
     return _words_of(name[-_MOST_NAME:])
 
 

@@ -1,4 +1,4 @@
-"""Hiding values in bodies, headers and errors, wherever they appear.
+"""Replaces hidden values in bodies, headers and errors, wherever they occur.
 
 A value is hidden if the name of its field is, and in a text all that follows such a name. The same
 value, or eight letters of it in a row, is then hidden in all other texts of the page.
@@ -19,8 +19,8 @@ from .redaction import Redaction
 HIDDEN = "[redacted]"
 WITHHELD = "[not shown: it may contain hidden values, which are too large to be searched for]"
 
-# Escapes of JSON, Python, URLs and HTML. Several backslashes count as one, since texts are quoted
-# within texts. The letter after them stays: `\\token` is a name, not a tab.
+# Escapes of JSON, Python, URLs and HTML. Several backslashes count as one, because a quoted text
+# may contain a quoted text. The letter after them remains: `\\token` is a name, not a tab.
 _BACKSLASHES = r"(?:\\|%(?:25){0,9}5[Cc])++"
 _ESCAPE = re.compile(
     rf"{_BACKSLASHES}(?:u(?P<four>[0-9A-Fa-f]{{4}})|U(?P<eight>[0-9A-Fa-f]{{8}})"
@@ -31,13 +31,13 @@ _ESCAPE = re.compile(
 )
 _LETTER_ESCAPE = re.compile(r"\\[abfnrtv]")
 
-# An XML element, or a name with the mark between it and its value, such as `:` or `=`.
+# The start of an XML element; or a name, with the sign before its value, such as `:` or `=`.
 _NAME = re.compile(
     r"<(?P<element>[\w.:-]++)"
     r"|(?P<name>[\w.$\[\]-]++)"
     r"""(?P<mark>[\\"']{0,8}+\s{0,64}+(?:[-=]>|[:!<>]?={1,3}|[:：＝])\s{0,8})?"""  # noqa: RUF001 - wide forms of these marks
 )
-# Secrets that are recognised by their form. A login in a URL ends at its @.
+# Secrets that their form gives away. The user and password of a URL end at the @.
 _SECRET = re.compile(
     r"whsec_[\w+/=-]++|(?<!\w)v1a?,[\w+/=-]{16,}+|(?<=://)[^\s/@]*+(?=@)"
     r"|(?<!\w)[Bb][Ee][Aa][Rr][Ee][Rr]\s{1,8}(?=[\w.~+/=-]{16})[\w.~+/=-]++"
@@ -45,18 +45,18 @@ _SECRET = re.compile(
 )
 _FIRST_PIECE = re.compile(r"""[^\s"'&,;<>()\[\]{}]++""")
 
-# A piece of a hidden value is hidden if it has at least this many letters and digits; a shorter
-# value is hidden only as a whole word.
+# Parts of a hidden value are found if they have this many letters and digits. A shorter value is
+# found only as a whole word.
 _GRAM = 8
 _MOST_LETTERS = 16 * 1024
-# A shorter text cannot hold a name, a mark and a value.
+# The shortest text that can contain a name, a sign and a value.
 _LEAST_TEXT = 5
 
 _HIGHEST = 0x10FFFF
 
 
 class Redactor:
-    """Hides values on one page, and remembers them to find them in other texts of the page.
+    """Hides values on one page, and finds the same values in all texts of the page.
 
     Attributes:
         is_complete: whether all hidden values could be remembered.
@@ -76,7 +76,7 @@ class Redactor:
         if len(value) > self._letters_left:
             self.is_complete = False
             return HIDDEN
-        # URLs and the `repr` of bytes escape each byte of a letter.
+        # URLs and the `repr` of bytes escape each byte of a non-ASCII letter.
         as_bytes = value.encode("utf-8", "surrogatepass").decode("latin-1")
         for form in {value, as_bytes}:
             letters = _letters(_plain(form)[0])[0]
@@ -88,7 +88,7 @@ class Redactor:
         return HIDDEN
 
     def text(self, text: str, *, by_line: bool = False) -> str:
-        """Return a text without the parts that follow names of hidden fields.
+        """Return a text without the values that follow the names of hidden fields.
 
         Args:
             by_line: whether the next line is shown again, as in a traceback.
@@ -113,7 +113,7 @@ class Redactor:
         return _without(text, ((places[start], places[end]) for start, end in spans))
 
     def scrub(self, text: str, *, least: int = 1) -> str:
-        """Return a text without the values that were hidden before, however they are escaped.
+        """Return a text without the values hidden before, in any escaped form.
 
         Args:
             least: shorter values are not searched for.
@@ -147,7 +147,7 @@ class Redactor:
     def _short_ones(
         self, letters: str, at: Sequence[int], first: int, least: int
     ) -> Iterable[tuple[int, int]]:
-        """Yield the spans of short hidden values that begin at a letter and are a whole word."""
+        """Yield the spans of short hidden values that start here and are a whole word."""
         for size in range(least, min(_GRAM, len(letters) - first + 1)):
             last = first + size - 1
             ends_there = last + 1 == len(letters) or at[last + 1] != at[last] + 1
@@ -189,14 +189,14 @@ def _character(found: re.Match[str]) -> str:
 
 
 def _letters(plain: str) -> tuple[str, Sequence[int]]:
-    """Return the letters and digits of a text, which no notation changes, and their places."""
+    """Return the letters and digits of a text, which all escapes keep, and their places."""
     plain = _LETTER_ESCAPE.sub("\\ ", plain)
     at = array("L", (place for place, one in enumerate(plain) if one.isalnum()))
     return "".join(map(plain.__getitem__, at)), at
 
 
 def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Return a text in which ``[redacted]`` replaces each span, or several that touch."""
+    """Return a text with ``[redacted]`` in place of the spans; spans that touch become one."""
     pieces: list[str] = []
     done = -1
     for start, end in sorted(spans):

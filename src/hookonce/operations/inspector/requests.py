@@ -34,7 +34,7 @@ def client_of(request: Request) -> str | None:
 
 
 async def body_of(request: Request) -> bytes:
-    """Return the body of a request; an empty one if it is too large, slow or incomplete."""
+    """Return the body of a request; an empty body if it is too large, slow or incomplete."""
     body = b""
     try:
         async with asyncio.timeout(_BODY_SECONDS):

@@ -1,4 +1,4 @@
-"""A request as the inspector remembers it, and the history of its event."""
+"""A request as the inspector keeps it, and the history of its event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...verification.signature import VerifiedDelivery
 from ...watching.records import DeliveryAnswered, DeliveryReceived
 from ...watching.steps import EventState, EventStep
 
-# Enough for the inbox's default of twelve attempts with three handlers.
+# The most steps of an event: three handlers in the inbox's default of twelve attempts have fewer.
 _MOST_STEPS = 100
 
 
@@ -66,14 +66,14 @@ class History:
 
     @property
     def state(self) -> EventState:
-        """The state of the event, from the store or from its last step with a state."""
+        """The state of the event, according to the store or to its steps."""
         states = (
             step.state for step in reversed(self.steps) if step.state is not EventState.UNCHANGED
         )
         return self.stored_state or next(states, EventState.UNCHANGED)
 
     def add(self, step: EventStep) -> int:
-        """Add a step, and return by how many bytes the history has grown.
+        """Add a step, and return how many bytes the history has grown by.
 
         Steps of other processes arrive late, so each is sorted in by its time.
         """
@@ -118,7 +118,7 @@ class Seen:
 
     @property
     def changed(self) -> int:
-        """The journal's version at the last change of the request or of its event."""
+        """The version of the journal when the request or its event last changed."""
         return max(self.version, self.history.version if self.history else 0)
 
     @property
@@ -128,7 +128,7 @@ class Seen:
 
     @property
     def event_id(self) -> str | None:
-        """The id of the event: signed, or unsigned if the request is not genuine."""
+        """The id of the event; not authenticated if the request is not genuine."""
         if self.verified is not None:
             return self.verified.id
         if self.answered is not None and self.answered.event_id is not None:
@@ -140,7 +140,7 @@ class Seen:
 
     @property
     def event_type(self) -> str | None:
-        """The type of the event: from the signed body, or from an unsigned header."""
+        """The type of the event, from the body if the request is genuine, else from a header."""
         if self.answered is not None and self.answered.event_type is not None:
             return self.answered.event_type
         return self.sender_hints.event_type

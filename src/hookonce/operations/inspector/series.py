@@ -1,4 +1,4 @@
-"""Counts for each of the last seconds: answers by kind, how long they took, and the inbox."""
+"""Counts for each of the last seconds: answers by kind, their durations, and the inbox."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .seen import AnswerKind
 
 LENGTH_SECONDS = 300
 
-# Upper bounds of the histogram, from 0.1 ms to 20 s; each is a fifth above the one before.
+# Upper bounds of the histogram, from 0.1 ms to 20 s; each is 1.2 times the one before.
 _FIRST_BOUND_SECONDS = 0.0001
 _FACTOR = 1.2
 _BOUNDS: tuple[float, ...] = tuple(_FIRST_BOUND_SECONDS * _FACTOR**step for step in range(68))
@@ -53,7 +53,7 @@ class Series:
         second.times[bisect_left(_BOUNDS, seconds)] += 1
 
     def note_answers(self, kind: AnswerKind, count: int, seconds: Iterable[float]) -> None:
-        """Count answers of another process, with the times of some of them."""
+        """Count answers of another process; ``seconds`` has the durations of some of them."""
         second = self._current()
         second.counts[kind] = second.counts.get(kind, 0) + count
         for one in seconds:
@@ -89,7 +89,7 @@ def merged(seconds: Iterable[Second]) -> list[int]:
 
 
 def percentile(times: Sequence[int], fraction: float) -> float | None:
-    """Return the time within which a fraction of the answers was given; None without answers."""
+    """Return the time within which this fraction of answers was given; None without answers."""
     wanted = fraction * sum(times)
     if not wanted:
         return None

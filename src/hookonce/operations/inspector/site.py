@@ -47,7 +47,7 @@ _STORE_SECONDS = 5.0
 _MOST_WAITING_PAGES = 8
 _PAGE_SECONDS = 10.0
 
-# Lists show errors, which may quote hidden values. The bodies are read to find these values.
+# Errors in a list may quote hidden values; these bodies are read to find the hidden values.
 _MOST_LISTED_BYTES = 1024**2
 _LIST_SECONDS = 3.0
 _AT_ONCE = 8
@@ -56,7 +56,7 @@ _NUMBER = re.compile("[0-9]{1,15}")  # int() raises for thousands of digits
 
 
 class BusyError(Exception):
-    """Too many pages are loading at once, or this one takes too long."""
+    """Raised if too many pages are loading at once, or one page takes too long."""
 
 
 class Site:
@@ -83,7 +83,7 @@ class Site:
         self._actions = Actions(receiver, most=bounds.actions)
         self._overviews = Overviews(receiver, self._journal)
         self._others = OtherProcesses(receiver, self._journal)
-        # Its own threads, so that slow pages delay other pages only, and no handler.
+        # Use separate threads, so that slow pages delay no handler.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="hookonce-inspector")
         self._large_page = asyncio.Lock()
         self._waiting_pages = 0
@@ -123,7 +123,7 @@ class Site:
         status: int = HTTPStatus.OK,
         content: Callable[[], Mapping[str, object]] = dict,
     ) -> Response:
-        """Return a page; ``content`` is called in a thread."""
+        """Return a page; a thread calls ``content``."""
         frame, overview = self.frame(request.scope), await self._overviews.now()
 
         def render() -> str:
@@ -139,7 +139,7 @@ class Site:
 
     @asynccontextmanager
     async def _one_at_a_time(self) -> AsyncIterator[None]:
-        """Allow one page at a time that shows bodies: each may need much memory."""
+        """Run one such block at a time, because a page with bodies may need much memory."""
         if self._waiting_pages >= _MOST_WAITING_PAGES:
             raise BusyError
         self._waiting_pages += 1
@@ -155,7 +155,8 @@ class Site:
     async def _deliveries(self, request: Request) -> Response:
         filters = Filters.parse(request.query_params)
         await self._others.look()
-        cursor = self.live.cursor  # before the rows are read, so that the stream misses no change
+        # Take the cursor before the rows, so that the stream misses no change.
+        cursor = self.live.cursor
         copies = [seen.copy() for seen in self._journal.newest_first()]
 
         def content() -> Mapping[str, object]:
@@ -207,7 +208,7 @@ class Site:
     async def _find_dead_letters(
         self, filters: DeadLetterFilters
     ) -> tuple[list[DeadLetter], int | None]:
-        """Return dead letters to show, and how many were read if the search gave up."""
+        """Return dead letters for the list; if the search stops early, also how many were read."""
         since = self._receiver.clock() - AGES[filters.age] if filters.age else None
         reason = DeadReason(filters.reason) if filters.reason else None
         found: list[DeadLetter] = []
@@ -258,7 +259,7 @@ class Site:
             return await self._page("inbox.html", request, content=content)
 
     async def _missing(self, request: Request, problem: str) -> Response:
-        """Return a page that says what was not found."""
+        """Return a page with status 404."""
         content = {"problem": problem}
         return await self._page(
             "problem.html", request, HTTPStatus.NOT_FOUND, content=lambda: content
@@ -269,7 +270,7 @@ class Site:
         if event_id is None:
             wanted = 'send {"id": "…"}'
             return JSONResponse({"ok": False, "outcome": wanted}, HTTPStatus.BAD_REQUEST)
-        self._journal.follow(event_id)  # the event may be from before this process began
+        self._journal.follow(event_id)  # its steps may not be kept yet
         result = await self._actions.act(name, event_id, client_of(request))
         self._overviews.forget()
         content = {"id": event_id, "ok": result.ok, "outcome": result.outcome}
@@ -282,7 +283,7 @@ class Site:
             await Response(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, send)
             return
         filters, frame = Filters.parse(request.query_params), self.frame(scope)
-        is_in_session = self._access.has_session(request)  # False for a bearer token
+        is_in_session = self._access.has_session(request)  # False if the request has a bearer token
         render = partial(self.pages.render, "_row.html", frame, filters=filters)
         watch = Watch(
             filters=filters,
@@ -303,7 +304,7 @@ class Site:
 
 
 class _Stream:
-    """An ASGI application for Starlette, which would take a method for a view."""
+    """An ASGI application; Starlette would call a method as a view."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -315,7 +316,7 @@ class _Stream:
 async def _bodies(
     event_ids: Iterable[str], show: Callable[[str], Awaitable[DeadLetter | Entry | None]]
 ) -> Mapping[str, bytes]:
-    """Return bodies of events by id, up to a limit of bytes in total."""
+    """Return the bodies of events by id, up to a total number of bytes."""
     bodies: dict[str, bytes] = {}
     waiting = iter(event_ids)
     size = 0
@@ -328,7 +329,7 @@ async def _bodies(
 
 
 def _in_time(bodies: Mapping[str, bytes]) -> Callable[[str], bytes | None]:
-    """Return a function that returns a body, or None once the list has taken too long."""
+    """Return a function that returns a body; None once the list has taken too long."""
     ends = uptime() + _LIST_SECONDS
     return lambda event_id: bodies.get(event_id) if uptime() < ends else None
 
@@ -337,7 +338,7 @@ def _id_in(body: bytes) -> str | None:
     try:
         content = json.loads(body)
         event_id = content["id"]
-        event_id.encode()  # raises for a lone surrogate, which no answer could contain
+        event_id.encode()  # raises for a lone surrogate, which no answer can contain
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return None
     return event_id if isinstance(event_id, str) else None

@@ -1,4 +1,4 @@
-"""Values for templates: dead letters, and events in the inbox."""
+"""Values for the templates of dead letters and inbox events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .views import StepView, redacted, steps_of
 
 _MOST_LISTED = 500
 _MOST_SCANNED = 4000
-# A larger body is not read for the sake of one line in a list.
+# The largest body that is read to redact one line of a list.
 _MOST_READ_FOR_A_LINE = 64 * 1024
 
 
@@ -65,7 +65,7 @@ def _row(letter: DeadLetter, error: str) -> DeadLetterRow:
 
 
 def _line(error: str, body: bytes | None, redaction: Redaction) -> str:
-    """Return an error for a list, given the body that it may quote."""
+    """Return a redacted error for a list, given the body that the error may quote."""
     if not error:
         return ""
     if body is None or len(body) > _MOST_READ_FOR_A_LINE:

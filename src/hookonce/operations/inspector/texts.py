@@ -7,8 +7,9 @@ from math import isfinite
 
 from ...clock import duration_text, utc_text
 
-# Control characters, line separators, marks that change the direction of text, lone surrogates
-# (which UTF-8 cannot encode), and characters without width; not the joiner that emoji need.
+# Invisible characters: control characters, line separators, marks for the direction of text, lone
+# surrogates (which UTF-8 cannot encode), and characters without width, but not the joiner that
+# emoji need.
 _UNSEEN = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff"

@@ -1,4 +1,4 @@
-"""Values for templates: deliveries, their headers and their steps, redacted."""
+"""Values for the templates of deliveries, their headers and their steps, redacted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .texts import cut, duration
 
 _RUNNING = "running"
 
-# Servers limit headers too, but each in its own way.
+# Limits of the inspector: servers limit headers too, but each in its own way.
 _MOST_HEADERS = 200
 _MOST_VALUE = 2000
 _MOST_ID = 512
@@ -146,7 +146,7 @@ def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> Deli
     headers: tuple[Header, ...] = ()
     body = model = None
     if received is None:
-        redactor.is_complete = False  # without the body, its hidden values are unknown
+        redactor.is_complete = False  # hidden values of a dropped body are unknown
     else:
         headers = tuple(_headers(received.headers, redactor))
         body = shown_body(received.body, redactor)
@@ -184,7 +184,7 @@ def _verdict(seen: Seen) -> str:
 
 
 def _dedup(seen: Seen) -> list[str]:
-    """Return what the store answered to this delivery, without repetitions."""
+    """Return the store's answers to this delivery, each once."""
     if seen.history is None:
         return []
     said = [
@@ -205,7 +205,7 @@ def _headers(headers: RawHeaders, redactor: Redactor) -> Iterable[Header]:
 
 
 def _scrubbed(headers: Iterable[Header], redactor: Redactor) -> Iterator[Header]:
-    """Yield headers without the body's hidden values; unchanged if these values are unknown."""
+    """Yield headers without the body's hidden values, or unchanged if these values are unknown."""
     for header in headers:
         if header.is_hidden or not redactor.is_complete:
             yield header
