@@ -136,7 +136,7 @@ def open_store(
     try:
         return _named(url, retention, clock)
     except (ValueError, ImportError) as error:
-        del url  # it may hold a password, and error trackers send the locals of every frame
+        del url  # a URL may hold a password, and error trackers send the locals of every frame
         raise error.with_traceback(None) from error.__cause__
 
 

@@ -74,7 +74,7 @@ def release(
     watermark: Watermark | None = None,
     event: DeliveryKey | None = None,
 ) -> tuple[DeliveryKey | None, KeyLockRecord]:
-    """Release a key lock, if this token holds it; return the event that comes next."""
+    """Release a key lock, if this token holds it; return the next waiting event."""
     record = _at(record, moment)
     if event in record.waiting:
         record = record._replace(waiting=tuple(one for one in record.waiting if one != event))

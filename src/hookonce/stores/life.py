@@ -730,7 +730,7 @@ def _scheduled(queued: Queued | None, moment: Moment, delay: float) -> Queued | 
 
 
 def _kept(record: Record, moment: Moment, state: State, dead_unix: float | None) -> Record:
-    """Return the record with a kept delivery, as the next state requires."""
+    """Return the record with a kept delivery if the next state has one."""
     dead_letter = record.dead_letter
     if state in _SAVED and dead_unix is not None:
         if dead_letter is None:

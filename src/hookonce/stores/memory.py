@@ -123,7 +123,7 @@ class MemoryStore(RecordStore):
         raise StoreError("the memory store keeps no bodies, so there is nothing to replay")
 
     async def held_events(self, keys: Collection[DeliveryKey] | None = None) -> Iterable[HeldEvent]:
-        """Return the events of these keys, or all that are not done."""
+        """Return the events of these keys; without keys, all events that are not done."""
         if keys is None:
             others = (HeldEvent(key, record) for key, record in self._records.items())
             return chain(self._dead.values(), others)

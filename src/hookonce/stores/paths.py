@@ -25,7 +25,7 @@ def identity_of(path: AnyPath) -> Identity | None:
 
 
 def is_same_file(one: AnyPath, other: AnyPath) -> bool:
-    """Whether two paths lead to one file, or will once it is created."""
+    """Return whether two paths lead to one file, which may not exist yet."""
     identity = identity_of(one)
     if identity is not None or identity_of(other) is not None:
         return identity == identity_of(other)
@@ -33,7 +33,7 @@ def is_same_file(one: AnyPath, other: AnyPath) -> bool:
 
 
 def file_of_database(name: object) -> AnyPath | None:
-    """Return the file that ``sqlite3.connect`` opens by a name, which may be a URI; or None."""
+    """Return the file that ``sqlite3.connect`` opens for a name or URI; None if there is none."""
     if not isinstance(name, str | bytes | os.PathLike):
         return None
     path = os.fsencode(name)

@@ -89,7 +89,7 @@ class Flushes:
         self._listeners: list[Callable[[int, float], object]] = []
 
     def add(self, listener: Callable[[int, float], object]) -> None:
-        """Add a listener: after each commit it gets the number of calls and the seconds it took."""
+        """Add a listener, which gets the number of calls and the seconds of each commit."""
         self._listeners.append(listener)
 
     def notify(self, calls: int, seconds: float) -> None:
@@ -369,7 +369,7 @@ class Queue(Protocol):
         ...
 
     async def wait(self, endpoint: str, seconds: float) -> None:
-        """Return when there may be something new to fetch, after ``seconds`` at the latest.
+        """Wait until there may be a new event to fetch, for at most ``seconds``.
 
         A delivery that is enqueued wakes the call within tens of milliseconds, also from another
         process or machine. The call may also return without a reason.
@@ -424,7 +424,7 @@ class Openable(Protocol):
 
 @runtime_checkable
 class Store(Claims, KeyLocks, DeadLetterQueue, Reports, Openable, Protocol):
-    """A store of which events are in flight, done or dead.
+    """A store that remembers which events are in flight, done or dead.
 
     A function that needs only some of the calls names their protocol: ``Claims``, ``KeyLocks``,
     ``DeadLetterQueue``, ``Reports`` or ``Openable``, and for the inbox ``Queue`` or

@@ -75,7 +75,7 @@ class ReconcilingStore(Protocol):
 
 
 def joined(spans: Iterable[Span], new: Span) -> list[Span]:
-    """Return the spans of a type with a new span, oldest first.
+    """Merge a new span into the spans of a type, and return them, oldest first.
 
     Args:
         spans: spans that are more than ``JOIN_SECONDS`` apart from each other.

@@ -263,7 +263,7 @@ class RecordStore(StepStore):
 
     @abstractmethod
     async def held_events(self, keys: Collection[DeliveryKey] | None = None) -> Iterable[HeldEvent]:
-        """Return the events of these keys, or all; unknown events may be left out."""
+        """Return the events of these keys, or all events; unknown events may be left out."""
 
     @abstractmethod
     async def prune(self) -> int:
@@ -278,10 +278,10 @@ class RecordStore(StepStore):
         return Moment(now, now, now + self.retention_seconds)
 
     async def open(self) -> None:
-        """Do nothing; override it if the store connects to a server or opens files."""
+        """Do nothing; override this method if the store connects to a server or opens files."""
 
     async def aclose(self) -> None:
-        """Do nothing; override it if the store has connections, files or threads."""
+        """Do nothing; override this method if the store has connections, files or threads."""
 
     async def warnings(self) -> tuple[str, ...]:
         """Return no warnings."""

@@ -334,7 +334,7 @@ class Entry:
 
 
 class Wanted(TypedDict, total=False):
-    """Filters of a listing; None is the same as leaving a filter out.
+    """Filters of a listing; a filter that is None does not apply.
 
     Attributes:
         endpoint: the name of the receiving endpoint.

@@ -68,7 +68,7 @@ BODY_RULES: tuple[Rule, ...] = tuple(with_bodies.rules)
 """The rules for a store that keeps the bodies of deliveries."""
 
 INBOX_RULES: tuple[Rule, ...] = tuple(with_inbox.rules)
-"""The rules for a store with an inbox, besides those for bodies."""
+"""The rules for a store with an inbox, in addition to ``BODY_RULES``."""
 
 ACTIVITY_RULES: tuple[Rule, ...] = tuple(with_activity.rules)
 """The rules for an ``ActivityStore``."""

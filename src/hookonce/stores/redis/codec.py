@@ -279,7 +279,7 @@ def _read_claimed(
 
 
 def write_watermark(watermark: Watermark | None) -> tuple[str, str]:
-    """Return a watermark as two arguments of a step; its time is text that sorts as the number."""
+    """Return a watermark as two arguments of a step; the time is text that sorts like a number."""
     return (
         ("", "")
         if watermark is None

@@ -64,12 +64,12 @@ def settings_of(
         server: Hashable
         if isinstance(client_or_url, str):
             place = place_of(client_or_url)
-            server = blake2b(client_or_url.encode()).digest()  # it may hold a password
+            server = blake2b(client_or_url.encode()).digest()  # hides a password
         else:
             place = place_of_client(client_or_url)
             server = client_or_url
     finally:
-        del client_or_url  # error trackers upload the locals of every frame
+        del client_or_url  # may hold a password; error trackers upload locals
     prefix = _either("prefix", prefix, place.options, "hookonce")
     shards = _either("shards", shards, place.options, place.shards)
     durability = _either("durability", durability, place.options, "memory")

@@ -26,7 +26,7 @@ from .faults import explained, is_passing
 from .settings import RedisSettings
 
 CALL_SECONDS = 3.0
-"""A delivery must be answered within about three seconds, also while no server can be reached."""
+"""The time limit of a call with its retries: deliveries are answered even without a server."""
 
 # Limits of one script call, which blocks the server while it runs.
 _MOST_STEPS = 256
@@ -112,7 +112,7 @@ class Shard:
         return future
 
     async def aclose(self) -> None:
-        """Finish the calls in flight, and return the connection."""
+        """Finish the calls in flight, and give the connection back to its pool."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
         await self._let_go()
@@ -161,7 +161,7 @@ class Shard:
     async def _send(self, steps: Sequence[EncodedStep], deadline: float) -> list[Any]:
         """Return the script's time and the answer to each step, or raise StoreError."""
         try_seconds = _DURABLE_TRY_SECONDS if self._safety.needs_wait else _TRY_SECONDS
-        # A repeated call must be identical to the first one, its time included.
+        # A repeated call must be identical to the first call, including the time.
         now = b"" if self._clock is None else repr(self._clock()).encode()
         pause = 0.0
         while True:

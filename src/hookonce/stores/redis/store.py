@@ -102,7 +102,7 @@ class RedisStore(RedisReports, RedisReconciling):
                 clock=clock,
             )
         finally:
-            del client_or_url  # error trackers upload the locals of every frame
+            del client_or_url  # may hold a password; error trackers upload locals
         self.retention_seconds = self._settings.retention
         self.flushes = Flushes()
         self._running: Session | None = None

@@ -72,7 +72,7 @@ def place_of(url: str) -> Place:
         reason = (
             "it cannot be read; write '@', ':', '/' and '#' in a password as %40, %3A, %2F, %23"
         )
-    del url  # error trackers upload the locals of every frame
+    del url  # may hold a password; error trackers upload locals
     raise ValueError(f"the Redis URL cannot be used: {reason} (the valid forms are {_FORMS})")
 
 

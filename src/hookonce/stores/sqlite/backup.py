@@ -43,7 +43,7 @@ class _BackupLock:
 
     @contextmanager
     def statement(self, connection: apsw.Connection) -> Iterator[None]:
-        """Allow ``stop`` to interrupt the connection in the body, but not while it closes."""
+        """Let ``stop`` interrupt the connection, but only while the block runs."""
         with self._statement_lock:
             self._busy = connection
         try:

@@ -162,7 +162,7 @@ class OpenFile:
         return _Identities(identity_of(self._path), identity_of(self.log), identity_of(self._index))
 
     def _identified(self) -> _Identities:
-        """Return the identities of the open files; raise MovedError if one was moved meanwhile."""
+        """Return the identities of the open files; MovedError if a file was moved meanwhile."""
         now = self._now()
         moved = ctypes.c_int()
         self.connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(moved))

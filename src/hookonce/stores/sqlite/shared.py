@@ -61,7 +61,7 @@ def _before_fork() -> None:
 
 
 def _after_fork(*, in_child: bool) -> None:
-    # After a fork from C, the child arrives here without ``_before_fork``.
+    # A fork from C skips `_before_fork`, so that `_closed_for_fork` is empty.
     for writer in _closed_for_fork or list(_writers):
         if in_child:
             writer.after_fork_in_child()

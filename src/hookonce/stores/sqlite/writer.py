@@ -174,7 +174,7 @@ class Writer:
     async def leave(self, user: Flushes) -> None:
         """Finish the waiting jobs; if no other store uses the file, close it and end the thread."""
         loop = asyncio.get_running_loop()
-        last = StepJob(user, lambda _: None)  # done after all jobs that were queued before it
+        last = StepJob(user, lambda _: None)  # runs after all jobs that were queued before it
         last.future = loop.create_future()
         with self._lock:
             thread = self._thread
