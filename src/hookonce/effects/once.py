@@ -130,7 +130,7 @@ class Once(Generic[T]):
                 await _expect_held(ledger, transaction, effect)
                 performed = Performed.STALE if is_late else Performed.NOW
         except Exception as error:
-            # A COMMIT that fails may have been done: only its answer may be lost.
+            # A COMMIT that raises may have succeeded, if only its answer was lost.
             if (
                 performed is None
                 or is_conflict(error)
@@ -167,7 +167,7 @@ class Once(Generic[T]):
         return not is_new
 
     async def _prune_now_and_then(self) -> None:
-        """Delete some old rows once a minute, or after each effect while many are left."""
+        """Delete some old rows once a minute, or after each effect while many old rows are left."""
         now = time.monotonic()
         if now < self._prune_at:
             return

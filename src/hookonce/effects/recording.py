@@ -1,4 +1,4 @@
-"""Recording an effect in the user's own transaction, by the module that knows its driver."""
+"""Records an effect in the user's own transaction, with the module for its driver."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
         """Return the context of a new transaction, which holds the file's write lock."""
         connection = self._idle.pop() if self._idle else self._connect()
         try:
-            connection.isolation_level = None  # only these statements begin and commit
+            connection.isolation_level = None  # sqlite3 begins no transaction itself
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
