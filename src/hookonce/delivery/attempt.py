@@ -64,7 +64,7 @@ _QUARANTINED = Outcome(HTTPStatus.ACCEPTED, Reason.QUARANTINED)
 
 
 class Phase(IntEnum):
-    """The phase of an attempt. Before `LATE`, no other attempt of this process has the event."""
+    """The phase of an attempt. Until `LATE`, no other attempt of this process handles the event."""
 
     CLAIMING = 0
     """The attempt asks the store for the event."""
@@ -77,13 +77,13 @@ class Phase(IntEnum):
     LATE = 4
     """The lease ended before the store answered: others may have the event."""
     GIVING_UP = 5
-    """A call to the store failed; a claim that it may have made is released, and nobody waits."""
+    """A call to the store failed; the attempt releases the claim that the call may have made."""
     ENDED = 6
     """The attempt no longer needs its claim."""
 
 
 # Module constants: up to Python 3.11, each lookup of an enum's member calls a Python function, and
-# the lookups of one delivery together take more than a hundredth of it.
+# each delivery makes many lookups.
 CLAIMING, HANDLING, SUCCEEDED, FAILED, LATE, GIVING_UP, ENDED = Phase
 
 
@@ -119,7 +119,7 @@ class Attempt:
     lease: Lease = field(init=False)
     answer: Answer = field(init=False)
     handling: Handling = field(init=False)
-    _queued: Queued | None = field(init=False)  # the origin, if it is the inbox
+    _queued: Queued | None = field(init=False)  # None unless the inbox is the origin
     _success: Outcome | None = None  # the answer, once every handler has succeeded
     _token: Token | None = None
 
@@ -182,7 +182,7 @@ class Attempt:
             await self._succeed(STALE if self.handling.is_stale else HANDLED)
         else:
             await self._fail(report)
-            report.failures.clear()  # their tracebacks may hold this frame: a reference cycle
+            report.failures.clear()  # an error's traceback may hold this frame: a reference cycle
 
     async def _claim(self) -> Claimed | None:
         """Return the claim; answer and return None if the event cannot be claimed in time."""
@@ -226,7 +226,7 @@ class Attempt:
         return None
 
     async def _keep_body(self, claim: Claimed, until: float | None) -> Ownership | None:
-        """Keep the body in the store, if it keeps bodies; None if it does not, or fails.
+        """Keep the body in the store; return None if the store keeps no bodies, or fails.
 
         Args:
             claim: the attempt's claim.
@@ -316,7 +316,7 @@ class Attempt:
         if observers.look_closely and observers.wants(EventSettled, self.delivery.event_id):
             observers.notify(EventSettled(self.delivery, self.lease.number, outcome))
 
-    # What follows from a failure of the store; each method returns whether to call it again.
+    # Called after a failed call to the store; each method returns whether to repeat the call.
 
     def _after_failed_quarantine(self, error: StoreError) -> bool:
         _log.error("cannot bury %s: %s", self.key, error)
@@ -355,7 +355,7 @@ class Attempt:
         self._leave(LATE)
 
     async def _give_up(self) -> None:
-        """Release the claim that a failed call may have made; nobody waits for this."""
+        """Release the claim that a failed call may have made; no request waits for this."""
         self._leave(GIVING_UP)
         await asyncio.sleep(FIRST_PAUSE_SECONDS)
         await self._give_back()
@@ -377,7 +377,7 @@ class Attempt:
                 self.key,
                 ", ".join(sorted(report.absent)),
             )
-        # A `Retry` is a failure only if the event becomes a dead letter all the same.
+        # A `Retry` counts as a failure only if the event becomes a dead letter.
         failures = report.failures if is_buried else report.errors
         if not failures:
             return
@@ -396,7 +396,7 @@ class Attempt:
             await self.handling.call_hooks(hooks, group, names)
 
     def enforce_limits(self, now: float) -> None:
-        """Extend the lease, answer a late request and cancel late handlers, as far as due."""
+        """Do what is due: extend the lease, answer a late request, cancel late handlers."""
         self.lease.enforce_limits(now)
         if now >= self.answer.due and self.lease.claim is not None:
             self.answer.due = inf
@@ -443,7 +443,7 @@ class Attempt:
         self.answer.give(BROKEN)
 
     def end(self) -> None:
-        """Answer and wake everybody who waits, however the task has ended."""
+        """Answer the request and wake all waiting requests, for whatever reason the task ended."""
         if self.phase is not ENDED:
             self.lease.stop_extending()
             self._leave()

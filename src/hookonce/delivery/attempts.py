@@ -58,7 +58,7 @@ class Attempts:
         self._tick = max(tick, _SHORTEST_TICK_SECONDS)
         self._by_key: dict[DeliveryKey, Attempt] = {}
         self._by_task: dict[asyncio.Task[None], Attempt] = {}
-        self._given_up: set[asyncio.Task[None]] = set()  # tasks that a shutdown waits for no longer
+        self._given_up: set[asyncio.Task[None]] = set()  # tasks that a shutdown has given up
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_monitor = LoopMonitor(dependencies.endpoint, self._current_handler)
@@ -234,7 +234,7 @@ class Attempts:
             self._loop_monitor.stop()
 
     def _enforce_limits(self, now: float) -> None:
-        """Let each attempt do what is due, and forget those whose tasks have ended."""
+        """Enforce the limits of each attempt; forget attempts whose tasks have ended."""
         for task, attempt in list(self._by_task.items()):
             if task.done():
                 self._forget(attempt)
@@ -251,7 +251,7 @@ class Attempts:
                     if call.task is task and call.started is not None and call.thread is None:
                         return call.name
         except RuntimeError:
-            pass  # the loop runs after all, and has changed a collection during this search
+            pass  # the loop is not blocked: it has changed a collection during this search
         return None
 
     def _report_block(self, block: LoopBlocked, now: float) -> None:
@@ -262,7 +262,7 @@ class Attempts:
 
 
 def _end(task: asyncio.Task[Any]) -> None:
-    """End a task that ignores its cancellation, or the loop would wait for it for ever."""
+    """End a task that ignores its cancellation; otherwise the loop would never close."""
     task.cancel()
     if (coroutine := task.get_coro()) is None:
         return

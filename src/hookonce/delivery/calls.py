@@ -76,7 +76,7 @@ class Call:
     is_overdue: bool = False
 
     def enforce_limit(self, now: float, seconds: float) -> None:
-        """Cancel the call when its time is over; log a call that goes on all the same."""
+        """Cancel the call when its time is over; log a call that does not end then."""
         if self.started is None or now < self.started + seconds or self.is_overdue:
             return
         if self.thread is not None:
@@ -164,7 +164,7 @@ class Calls:
         """
         loop = self._loop
         call = Call(name, task or asyncio.current_task(), loop.time() if is_async else None)
-        del task  # a traceback would keep the task alive
+        del task  # otherwise a traceback of this frame would keep the task alive
         self.under_way.append(call)
         # Binding an exception to a name that stays would make a reference cycle that keeps the body
         # alive.
@@ -190,14 +190,14 @@ class Calls:
             return as_exception(cancelled)
         except BaseException as failed:
             if isinstance(failed, GeneratorExit) and (self.is_stopping or not loop.is_running()):
-                raise  # a shutdown has given up waiting, or the loop has ended
+                raise  # closed by a shutdown, or because the loop has ended
             return as_exception(failed)
         finally:
             if not self.is_stopping:
                 self.under_way.remove(call)
                 if call.is_cancelled:
                     await self._take_back_cancellation(call)
-                call.task = None  # a traceback would keep the task alive
+                call.task = None  # otherwise a traceback would keep the task alive
         return None
 
     async def _take_back_cancellation(self, call: Call) -> None:
@@ -220,7 +220,7 @@ class Calls:
         try:
             await asyncio.wrap_future(call.thread)
         except asyncio.CancelledError:
-            if call.thread_goes_on:  # a shutdown, or the loop ended before the receiver was closed
+            if call.thread_goes_on:  # cancelled by a shutdown or the end of the loop
                 self.is_stopping = True
             raise
         return results.pop()
@@ -229,7 +229,7 @@ class Calls:
 def _in_this_thread(
     call: Call, now: Callable[[], float], work: Callable[[], Any], results: list[_ValueOrError]
 ) -> bool:
-    """Call a function, store its result in the list, and return whether it succeeded."""
+    """Call a function, put its result into ``results``, and return whether it succeeded."""
     call.started = now()
     try:
         result = work()

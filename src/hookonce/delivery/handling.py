@@ -81,7 +81,7 @@ class Handling:
             run = self._run if handlers[0].keyed is None else self._run_with_key_lock
             failure = await run(handlers[0], lease.task)
             failures = [] if failure is None else [failure]
-            del failure  # its traceback holds this frame from Python 3.12 on: a reference cycle
+            del failure  # the traceback holds this frame from Python 3.12 on: a reference cycle
         else:
             failures = await self._run_all(handlers)
         if self._stale:
@@ -121,7 +121,7 @@ class Handling:
         arguments = (self.event, self.context(name)) if handler.takes_context else (self.event,)
         if observers.look_closely and observers.wants(HandlerStarted, delivery.event_id):
             observers.notify(HandlerStarted(delivery, name, self.lease.number, self.is_replay))
-        started = time.perf_counter()  # uvloop's clock counts whole milliseconds
+        started = time.perf_counter()  # more precise than uvloop's loop.time()
         try:
             error = await self.calls.call(name, handler.function, handler.is_async, arguments, task)
         except asyncio.CancelledError:
@@ -136,7 +136,7 @@ class Handling:
             try:
                 return self._note_failure(name, error, seconds)
             finally:
-                del error  # its traceback holds this frame from Python 3.12 on: a reference cycle
+                del error  # the traceback holds this frame from Python 3.12 on: a reference cycle
         if holder is not None:
             holder.succeed()
             await holder.release(gives_up=lambda: self.lease.is_over)
@@ -185,7 +185,7 @@ class Handling:
             key_lock = keyed.key_lock(self.event, self.lease.delivery.endpoint, name)
         except BaseException as raised:  # noqa: BLE001 - an error of the key function is a failure of the handler
             self.lease.has_begun = True
-            # Bound to a name, the failure would make a reference cycle that keeps the body alive.
+            # Binding the failure to a name would make a reference cycle that keeps the body alive.
             return self._note_failure(
                 name, as_exception(raised), 0.0, "while its key was asked for"
             )
@@ -203,7 +203,7 @@ class Handling:
         why_not = await self._acquire(holder)
         if isinstance(why_not, Stale):
             if queued is not None:
-                await holder.release()  # it may have made this event due; now the next one is
+                await holder.release()  # make the next waiting event due
             self._skip(name, "done" if why_not.watermark.event_id == self.event.id else "stale")
             return None
         if isinstance(why_not, NotAcquired):
@@ -228,7 +228,7 @@ class Handling:
         elif isinstance(origin, Replay):
             by = now() + limits.answer_seconds
         else:
-            by = 0.0  # do not wait: the event is deferred, and made due when the lock is free
+            by = 0.0  # do not wait: defer the event; it is made due when the lock is free
         while waits_full_time or not self.is_refused:
             try:
                 result = await holder.acquire()
@@ -251,12 +251,12 @@ class Handling:
                     return NotAcquired(Reason.IN_FLIGHT, holder.busy_seconds(result))
                 await asyncio.sleep(min(pause, left))
                 pause = min(2 * pause, LONGEST_POLL_SECONDS)
-            elif holder.is_held:  # otherwise this process was blocked for longer than the lease
+            elif holder.is_held:  # else the lease ended while this process was blocked
                 return None
         return NotAcquired(Reason.SHUTTING_DOWN)
 
     def _waits_full_time(self) -> bool:
-        """Return whether a handler may wait for its key lock as long as its time limit allows.
+        """Return whether a handler may spend its whole time limit waiting for its key lock.
 
         A handler does so on the last chance if the event would not be delivered again, or if
         another handler of the event could use up the attempt.
@@ -308,7 +308,7 @@ class Handling:
             raised = await self.calls.call("on_error", hook.function, hook.is_async, arguments)
             if raised is not None:
                 _log.error("an on_error function failed", exc_info=raised)
-            del raised  # its traceback may hold this frame: a reference cycle
+            del raised  # the traceback may hold this frame: a reference cycle
 
     def context(self, handler: str) -> Context:
         """Return the context that a handler receives."""

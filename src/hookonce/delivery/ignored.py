@@ -85,7 +85,7 @@ class IgnoredTypes:
         call.add_done_callback(self._calls.discard)
 
     async def write(self) -> None:
-        """Write all notes; keep those that the store does not accept for the next time."""
+        """Write all notes; keep the notes that the store does not accept, for the next write."""
         store, spans = self._store, self._unwritten
         if store is None or not spans:
             return

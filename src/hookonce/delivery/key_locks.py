@@ -70,7 +70,7 @@ class KeyLockHolder:
 
     async def acquire(self, waiting: DeliveryKey | None = None) -> AcquireResult:
         """Ask for the lock once; if it is busy, note the event of the inbox as waiting."""
-        # Send the watermark first, or an older event could acquire the lock before it is stored.
+        # Send an unsent watermark first, or an older event could acquire the lock.
         if self.key_lock in self.dependencies.watermarks:
             await self._release(new_token())
         limits, asked_at = self.dependencies.limits, time.monotonic()

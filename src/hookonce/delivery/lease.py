@@ -121,7 +121,7 @@ class Lease:
                 self._extension = self.loop.create_task(self.extend())
 
     def hold(self, claim: Claimed, asked_monotonic: float, asked_loop: float) -> None:
-        """Begin the lease of a claim; it lasts from when the process asked the store for it.
+        """Begin the lease of a claim, which counts from the request to the store.
 
         The parameters are the fields of an `Instant`, which takes too long to create in each
         delivery.
@@ -307,7 +307,7 @@ class Lease:
         self._cancellations = self.task.cancelling()
 
     def _take_back_lateness(self) -> bool:
-        """Undo the lease's own cancellation; return whether there was one."""
+        """Undo a cancellation by ``enforce_limits``; return whether there was one."""
         is_late, self._store_is_late = self._store_is_late, False
         if is_late:
             self.task.uncancel()

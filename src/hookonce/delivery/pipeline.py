@@ -102,7 +102,7 @@ class Pipeline:
         now = asyncio.get_running_loop().time()
         if started is None:
             started = now
-        entered = time.perf_counter()  # uvloop's clock counts whole milliseconds
+        entered = time.perf_counter()  # more precise than uvloop's loop.time()
         dependencies, observers = self._dependencies, self._dependencies.observers
         if headers.__class__ is not list:
             headers = _readable_twice(headers)
@@ -191,7 +191,7 @@ class Pipeline:
         return event_type, outcome
 
     async def _join(self, attempt: Attempt) -> Outcome:
-        """Join the attempt in flight, or begin this attempt if that one fails."""
+        """Wait for the attempt in flight; begin this attempt if the other one fails."""
         attempts = self._attempts
         while (other := attempts.find(attempt.key)) is not None:
             left = attempt.answer.due - asyncio.get_running_loop().time()

@@ -43,7 +43,7 @@ class Context:
     is_replay: bool
     received_unix: float
     body: bytes = field(repr=False)
-    _is_within: bool = field(default=False, repr=False)  # a ledger records the effect
+    _is_within: bool = field(default=False, repr=False)  # whether a ledger records the effect
 
     @property
     def received_at(self) -> datetime:

@@ -296,7 +296,7 @@ class Router:
         )
 
     def include(self, other: Router) -> None:
-        """Add the handlers of another router, also handlers that are registered there later.
+        """Add the handlers of another router, including those that it registers later.
 
         Raises:
             ValueError: a name is taken, or one router includes the other already.
