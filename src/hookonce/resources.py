@@ -89,7 +89,7 @@ def _write_as_service(value: datetime) -> str:
     if value.utcoffset():
         try:
             value = value.astimezone(UTC)
-        except OverflowError:  # at the ends of year 1 or 9999 UTC is out of range: keep the offset
+        except OverflowError:  # UTC is out of range near the years 1 and 9999: keep the offset
             return value.isoformat()
     # The service writes milliseconds; keep the finer digits of a value that has them.
     timespec = "microseconds" if value.microsecond % 1000 else "milliseconds"

@@ -124,7 +124,7 @@ class DeliveryApp:
             body = piece_of(message, 0, most)
             if message.get("more_body", False):
                 partial = PartialBody([body], len(body))
-                del message, body  # or these names would keep an evicted body alive
+                del message, body  # otherwise these names would keep an evicted body alive
                 left = started + limits.body_seconds - loop.time()
                 body = await limited(left, read_rest(receive, most, partial, self._budget))
             if len(body) < (announced or 1):

@@ -121,9 +121,9 @@ async def read_rest(receive: Receive, most: int, body: PartialBody, budget: Body
             body.pieces.append(piece)
             if not message.get("more_body", False):
                 whole = b"".join(body.pieces)
-                body.pieces.clear()  # or a slow handler would hold a large body twice
+                body.pieces.clear()  # otherwise a slow handler would hold a large body twice
                 return whole
-            del message, piece  # or these names would keep an evicted body alive
+            del message, piece  # otherwise these names would keep an evicted body alive
             budget.hold(body)
         raise RefusedError(later(Reason.OVERLOADED))
     finally:

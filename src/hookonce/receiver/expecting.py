@@ -106,11 +106,11 @@ class Expectation(Observer, Generic[E, P]):
         self._observers.remove(self)
 
     def delivery_authenticated(self, record: DeliveryAuthenticated) -> None:
-        """Look at a delivery that was verified."""
+        """Check whether a verified delivery is expected."""
         self._keep_if_expected(record.delivery)
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Look at a delivery that was verified before the block began and is answered now."""
+        """Check a delivery that was verified before the block began and is answered now."""
         if self._where is not None and record.event_type is not None and record.verified:
             self._keep_if_expected(record.verified)
 

@@ -45,7 +45,7 @@ class Observers:
             self.add(observer)
 
     def add(self, observer: Observer, *, of: Container[str] | None = None) -> None:
-        """Notify this observer too; see `Receiver.observe`."""
+        """Add an observer; see `Receiver.observe`."""
         wanted = {record: _method(observer, name) for record, name in _HOOKS.items()}
         for record, method in wanted.items():
             if getattr(method, "__func__", None) is not getattr(Observer, _HOOKS[record]):
