@@ -1,4 +1,4 @@
-"""The definitions of this package's names, parsed from its source.
+"""The source code of this package's public names, read with ``ast``.
 
 No module is imported, so that an extra that is not installed has definitions too.
 """
@@ -15,7 +15,7 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Class(NamedTuple):
-    """A class.
+    """The definition of a class.
 
     Attributes:
         module: the module that defines it, where the names in its body have their meaning.
@@ -35,7 +35,7 @@ class Class(NamedTuple):
 
     @property
     def is_protocol(self) -> bool:
-        """Whether the class is a ``Protocol`` itself, not only an implementation."""
+        """Whether the class is a ``Protocol`` itself; a class that implements one is not."""
         return "Protocol" in self.bases
 
     @property
@@ -53,7 +53,7 @@ class Class(NamedTuple):
 
     @property
     def functions(self) -> Iterator[Function]:
-        """The functions that the class itself defines, without overloads and setters."""
+        """The functions in the class's own body, without overloads and setters."""
         for part in self.node.body:
             if isinstance(part, Function) and not any(
                 mark == "overload" or mark.endswith(".setter") for mark in decorators(part)
@@ -61,7 +61,7 @@ class Class(NamedTuple):
                 yield part
 
     def function(self, name: str) -> Function | None:
-        """Return the function of this name that the class itself defines."""
+        """Return the function of this name in the class's own body."""
         return next((part for part in self.functions if part.name == name), None)
 
 
@@ -115,7 +115,7 @@ def exported(module: str) -> list[str]:
 
 
 def targets(node: ast.stmt) -> set[str]:
-    """Return the names to which a statement assigns."""
+    """Return the names that a statement assigns."""
     assigned: list[ast.expr] = []
     if isinstance(node, ast.Assign):
         assigned = node.targets
@@ -149,7 +149,7 @@ def _absolute(module: str, node: ast.ImportFrom) -> str:
 
 
 def _text(node: ast.stmt | None) -> str:
-    """Return the text of the string below a constant."""
+    """Return the text of the string literal below a constant."""
     if (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)

@@ -30,12 +30,12 @@ class Page:
 
     @property
     def title(self) -> str:
-        """The heading in the first line."""
+        """The title: the heading in the first line."""
         return self.text.partition("\n")[0].removeprefix("# ")
 
     @property
     def printed(self) -> str:
-        """The text for a terminal: links name commands; pictures and comments are left out."""
+        """The text for a terminal: links become commands; pictures and comments are removed."""
         text = re.sub(r"<!--.*?-->\n?", "", self.text, flags=re.DOTALL)
         text = re.sub(r"!\[[^\]]*\]\([^)]*\)\n*", "", text)
         return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", _named, text)
@@ -57,7 +57,7 @@ class Hit:
 
 
 def topics() -> list[str]:
-    """Return the topics in the order of the index, then those that the index does not name."""
+    """Return the topics: first those in the index, in its order, then all others."""
     folder = files(__package__)
     there = {
         file.name.removesuffix(".md") for file in folder.iterdir() if file.name.endswith(".md")
@@ -89,7 +89,7 @@ def page(topic: str) -> Page:
 
 
 def search(words: str) -> list[Hit]:
-    """Return the lines that contain all words, ignoring case; headings first."""
+    """Return the lines that contain all of these words, in any case; headings first."""
     wanted = words.casefold().split()
     hits = [
         hit
@@ -114,7 +114,7 @@ def _lines(one: Page) -> Iterator[Hit]:
 
 
 def _named(link: re.Match[str]) -> str:
-    """Return a link's text and its target: a command, an address, or a file."""
+    """Return a link as text: its words and its target (a command, an address or a file)."""
     text, target = link.groups()
     if found := re.fullmatch(r"([\w-]+)\.md(?:#.*)?", target):
         topic = found[1]

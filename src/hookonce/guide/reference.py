@@ -1,4 +1,4 @@
-"""The list of public names with signatures and first lines."""
+"""The list of public names, each with its signature and first line."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "hookonce.verification.secrets": ("new_secret",),
     "hookonce.guide": (),
 }
-"""The public modules, and their public names; an empty tuple stands for ``__all__``."""
+"""The public modules and their public names; an empty tuple stands for the module's ``__all__``."""
 
 GET_FROM = "Get it from "
-"""The first words of the paragraph in a docstring that says where to get an object.
+"""The first words of a docstring's paragraph that says where to get an object.
 
 The constructor of such a class is not public.
 """
@@ -85,7 +85,7 @@ _INDENT = "    "
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A public name, or a public member of one.
+    """A public name, or a public member of a public class.
 
     Attributes:
         path: the name, or ``Class.member``.
@@ -108,7 +108,7 @@ class Name:
 
     @property
     def name(self) -> str:
-        """The name of a member without its class."""
+        """The name; for a member, without its class."""
         return self.path.rpartition(".")[2]
 
     @property
@@ -180,7 +180,7 @@ def _class_and_members(module: str, name: str, cls: Class, doc: str) -> Iterator
 
 
 def _members(path: str, cls: Class) -> Iterator[Name]:
-    """Yield the public methods and properties of a class, its own before inherited ones."""
+    """Yield the public methods and properties of a class; inherited ones come last."""
     seen: set[str] = set()
     for owner in (cls, *cls.ancestors):
         for function in owner.functions:
@@ -204,7 +204,7 @@ def _members(path: str, cls: Class) -> Iterator[Name]:
 
 @cache
 def _listed_classes() -> frozenset[tuple[str, str]]:
-    """Return the module and the name of the definition of each listed class."""
+    """Return the module and the name of each class that the list contains."""
     found = [definition(module, name) for module in MODULES for name in _names(module)]
     return frozenset(
         (one.module, one.node.name) for one in found if isinstance(one.node, ast.ClassDef)
@@ -212,7 +212,7 @@ def _listed_classes() -> frozenset[tuple[str, str]]:
 
 
 def _contracts(module: str, cls: Class, members: Iterable[Name]) -> list[Class]:
-    """Return the listed classes whose members a class has, but no base of another such class."""
+    """Return the listed protocols and bases of a class; leave out bases of other listed ones."""
     found = [one for one in cls.ancestors if (one.module, one.node.name) in _listed_classes()]
     calls = {(member.name, member.is_async) for member in members}
     package = module.rpartition(".")[0]
@@ -241,7 +241,7 @@ def _protocols(module: str) -> Iterator[Class]:
 
 
 def _listed_elsewhere(cls: Class, contracts: Iterable[Class]) -> set[str]:
-    """Return the members of a class that the list shows under its protocols instead.
+    """Return the members of a class that the list shows under the protocol or base class instead.
 
     A class that implements a protocol or an abstract method says nothing new about it. Another
     subclass may.
@@ -270,5 +270,5 @@ def _entry(name: Name) -> str:
 
 
 def _origin(doc: str) -> list[str]:
-    """Return the paragraph that says where to get an object, if there is one, as one line."""
+    """Return the paragraph that says where to get an object as one line; empty if there is none."""
     return [" ".join(part.split()) for part in doc.split("\n\n") if part.startswith(GET_FROM)]

@@ -1,4 +1,4 @@
-"""Signatures as text, as a caller needs them."""
+"""Signatures as text, for callers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ENUMS = {"Enum", "StrEnum", "IntEnum"}
 
 
 def class_signature(cls: Class) -> str:
-    """Return the parameters of a class; the values of an enumeration; the call of a protocol."""
+    """Return a class's parameters; an enumeration's values; a protocol's call."""
     if cls.bases & _ENUMS:
         return ": " + ", ".join(_values(cls.node))
     if (call := protocol_call(cls)) is not None:
@@ -33,7 +33,7 @@ def class_signature(cls: Class) -> str:
 
 
 def call_signature(function: Function, *, method: bool = False) -> str:
-    """Return the parameters of a function, without ``self``, and the type of what a caller gets."""
+    """Return a function's parameters without ``self``, and the type of its result for a caller."""
     arguments = ast.unparse(function.args)
     if method:
         arguments = arguments.partition(", ")[2]
@@ -45,7 +45,7 @@ def call_signature(function: Function, *, method: bool = False) -> str:
 
 
 def alias_signature(node: ast.stmt) -> str:
-    """Return the type that an alias stands for, without pydantic's metadata; else an empty text."""
+    """Return the type of an alias, without pydantic's metadata; empty if there is no alias."""
     if not isinstance(node, ast.AnnAssign) or ast.unparse(node.annotation) != "TypeAlias":
         return ""
     match node.value:
@@ -59,12 +59,12 @@ def alias_signature(node: ast.stmt) -> str:
 
 
 def protocol_call(cls: Class) -> Function | None:
-    """Return the ``__call__`` of a protocol for functions."""
+    """Return the ``__call__`` of a protocol; None if the class has none or is no protocol."""
     return cls.function("__call__") if cls.is_protocol else None
 
 
 def is_async(function: ast.stmt | None) -> bool:
-    """Return whether a call must be awaited; a context manager is not."""
+    """Return whether the result of a call must be awaited; that of a context manager must not."""
     if not isinstance(function, Function) or "asynccontextmanager" in decorators(function):
         return False
     gives_coroutine = function.returns and "Coroutine[" in ast.unparse(function.returns)
@@ -78,7 +78,7 @@ def _values(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _field(node: ast.AnnAssign, types: Mapping[str, str]) -> dict[str, str]:
-    """Return the text of a field by its name; empty if the constructor does not take it.
+    """Return a field's text under its name; empty if the field is no parameter of the constructor.
 
     Args:
         node: the definition.
@@ -101,7 +101,7 @@ def _default(value: ast.expr | None) -> str:
 
 
 def _type_arguments(cls: Class) -> dict[str, str]:
-    """Return the types that a class gives to the type variables of its generic bases."""
+    """Return the types that a class puts in place of the type variables of its bases."""
     types = {}
     parents = {parent.node.name: parent.node for parent in cls.ancestors}
     for base in cls.node.bases:

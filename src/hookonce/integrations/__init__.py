@@ -1,4 +1,4 @@
-"""Adapters for frameworks and servers; each imports its own framework and no other.
+"""Adapters for frameworks and servers; each adapter imports only its own framework.
 
 ``mount`` of each adds a receiver to an application. Starlette needs no adapter: ``Receiver.routes``
 are routes of Starlette.

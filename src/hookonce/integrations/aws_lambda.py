@@ -33,12 +33,12 @@ _log = get_logger("hookonce.http")
 
 MALFORMED = Outcome(HTTPStatus.BAD_REQUEST, "malformed_event")
 
-# The wait for a handler ends this long before the invocation does: enough time to answer.
+# Stop waiting for a handler this long before the end of the invocation, to have time to answer.
 _MARGIN_SECONDS = 1.0
 
 
 class LambdaContext(Protocol):
-    """The part of Lambda's context object that is used."""
+    """The method of Lambda's context object that this module calls."""
 
     def get_remaining_time_in_millis(self) -> int:
         """Return the milliseconds until Lambda ends the invocation."""
@@ -68,7 +68,7 @@ def mount(receiver: Receiver) -> LambdaHandler:
 
 
 class LambdaHandler:
-    """Answers events of API Gateway (REST and HTTP APIs), function URLs and load balancers.
+    """Answers requests from API Gateway (REST and HTTP APIs), function URLs and load balancers.
 
     The answer has the shape that the source of the event expects. The event loop and the store
     stay open from one invocation to the next.
@@ -88,7 +88,7 @@ class LambdaHandler:
         self._loop = LoopThread(receiver)
 
     def __call__(self, event: Mapping[str, Any], context: LambdaContext | None) -> dict[str, Any]:
-        """Answer one event.
+        """Answer one Lambda event.
 
         Raises:
             ValueError: the event is not an HTTP request, so nobody waits for an answer.
@@ -105,7 +105,7 @@ class LambdaHandler:
         return request.response(outcome)
 
     def close(self) -> None:
-        """Drain running handlers and end the event loop; at exit this happens by itself."""
+        """Drain running handlers and end the event loop; the exit of Python does this too."""
         self._loop.close()
 
     def _deliver(self, request: _GatewayRequest, arrived: float) -> Outcome:
@@ -122,7 +122,7 @@ class LambdaHandler:
         return outcome
 
     def _finish(self, context: LambdaContext | None) -> None:
-        """Wait for running handlers: Lambda freezes them after the answer."""
+        """Wait for running handlers, because Lambda freezes the process after the answer."""
         left = self._limits.handler_timeout_seconds
         if context is not None:
             left = min(left, context.get_remaining_time_in_millis() / 1000 - _MARGIN_SECONDS)
@@ -139,7 +139,7 @@ class _GatewayRequest:
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> _GatewayRequest:
-        """Return the request in an event; raise ValueError if the event is not one."""
+        """Read the request in a Lambda event; raise ValueError if the event has no request."""
         if isinstance(event, Mapping):
             method = event.get("httpMethod")  # REST APIs and load balancers
             if method is None:  # HTTP APIs and function URLs
@@ -160,7 +160,7 @@ class _GatewayRequest:
                 if isinstance(value, str):
                     yield str(name), value
         if repeated:
-            return  # a REST API repeats the last value of each in `headers`
+            return  # in a REST API `headers` has the same names, each with its last value
         for name, value in _mapping(self.event.get("headers")).items():
             if isinstance(value, str):
                 yield str(name), value
@@ -182,7 +182,7 @@ class _GatewayRequest:
             raise _malformed("isBase64Encoded is set, and its body is not base64") from None
 
     def response(self, outcome: Outcome) -> dict[str, Any]:
-        """Return the response in the shape that the gateway expects."""
+        """Return the response in the format of the gateway that sent the event."""
         status = HTTPStatus(outcome.status)
         headers = {"content-type": "application/json", **outcome.headers}
         answer: dict[str, Any] = {
@@ -193,7 +193,7 @@ class _GatewayRequest:
         }
         if "elb" in _mapping(self.event.get("requestContext")):
             answer["statusDescription"] = f"{int(status)} {status.phrase}"
-            if "multiValueHeaders" in self.event:  # the ALB ignores `headers` then
+            if "multiValueHeaders" in self.event:  # then the ALB ignores `headers`
                 del answer["headers"]
                 answer["multiValueHeaders"] = {name: [value] for name, value in headers.items()}
         return answer

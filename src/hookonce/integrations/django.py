@@ -10,7 +10,7 @@ import re
 import time
 from typing import Any
 
-# Django ships no types, hence the ignores.
+# Django has no type hints, so its imports need "type: ignore".
 from django.core.exceptions import RequestDataTooBig  # type: ignore[import-untyped]
 from django.core.handlers.wsgi import WSGIRequest  # type: ignore[import-untyped]
 from django.db import connections, transaction  # type: ignore[import-untyped]
@@ -84,11 +84,11 @@ def _view(receiver: Receiver) -> Any:
         return HttpResponse(outcome.body, status=int(outcome.status), headers=headers)
 
     view: Any = webhook
-    view.csrf_exempt = True  # what csrf_exempt sets
+    view.csrf_exempt = True  # as csrf_exempt does
     for alias in connections:
         view = transaction.non_atomic_requests(alias)(view)
-    view.login_required = False  # what login_not_required sets
-    view.should_append_slash = False  # what no_append_slash sets; for a pattern below include()
+    view.login_required = False  # as login_not_required does
+    view.should_append_slash = False  # as no_append_slash does; for a pattern below include()
     view.close = loop.close
     return view
 
@@ -112,12 +112,13 @@ async def _answer(
 def _whole_body(
     request: HttpRequest, reads: ReadDeadlines, limits: Limits, arrived: float
 ) -> tuple[bytes, int | None]:
-    """Return the body and its announced length, or raise RefusedError."""
+    """Return the body and its content-length, or raise RefusedError."""
     most, deadline = limits.body_bytes, arrived + limits.body_seconds
     announced = announced_length(request.META.get("CONTENT_LENGTH"), most)
     with reads.ending(request.META, deadline):
         if isinstance(request, WSGIRequest) and is_chunked(request.environ):
-            # Django reads only an announced length, and a chunked body has none.
+            # Django would read nothing: it needs a content-length, which a chunked body does not
+            # have.
             body = read_input(request.environ, None, most, deadline)
         else:
             body = _body_of(request, most)
@@ -127,7 +128,7 @@ def _whole_body(
 
 
 def _body_of(request: HttpRequest, most: int) -> bytes:
-    """Return the body as Django has read it, or raise RefusedError."""
+    """Return the body through Django, or raise RefusedError."""
     try:
         body: bytes = request.body
     except RequestDataTooBig:
@@ -136,7 +137,7 @@ def _body_of(request: HttpRequest, most: int) -> bytes:
     except RawPostDataException:
         _log.error("the body of a delivery is consumed. %s, such as request.body", CONSUMED)
         raise RefusedError(INCOMPLETE) from None
-    except ValueError as error:  # Django parses the content-length when it reads the body
+    except ValueError as error:  # Django reads the content-length together with the body
         _log.warning("the content-length of a delivery is no number")
         raise RefusedError(INCOMPLETE) from error
     except UnreadablePostError as error:

@@ -42,7 +42,7 @@ _ANSWERS = {
     503: "Not now; to be delivered again",
 }
 
-# Without routes for them FastAPI answers other methods itself, with another body.
+# Without routes for these methods, FastAPI would send its own answer.
 _OTHER_METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "PUT", "TRACE"]
 
 _HEADERS = {
@@ -105,12 +105,13 @@ def mount(
 
 
 class _GuardedRoute(APIRoute):
-    """A route that replaces redirects and 410, even if a dependency sends them."""
+    """A route that turns redirects and 410 into 500, even those of a dependency."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] in (self.methods or ()):
             await StatusGuard(super().handle)(scope, receive, send)
-        else:  # an unknown method; FastAPI would raise, and the guard would answer 500
+        # For an unknown method FastAPI would raise, and the guard would answer 500.
+        else:
             await respond(send, NOT_POST)
 
 
@@ -132,7 +133,7 @@ class _Delivery(Response):
 
 
 def _pieces_of(request: Request) -> Receive:
-    """Return a ``receive`` with the body, even if a dependency has read and kept it."""
+    """Return a ``receive`` that yields the body, even if a dependency has read the body before."""
     pieces = request.stream()
 
     async def receive() -> Message:
@@ -153,7 +154,7 @@ def _pieces_of(request: Request) -> Receive:
 
 
 def _described() -> dict[str, Any]:
-    """Return the options of the one route that the OpenAPI document describes."""
+    """Return the options of the route that appears in the OpenAPI document."""
     envelope = Event[dict[str, Any]].model_json_schema(by_alias=True)
     return {
         "summary": "Receive a webhook",

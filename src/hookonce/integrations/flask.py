@@ -15,7 +15,7 @@ __all__ = ["mount"]
 
 _log = get_logger("hookonce.http")
 
-# Without routes for them Flask answers other methods itself, with HTML.
+# Without routes for these methods, Flask would answer them with HTML.
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE")
 
 
@@ -41,7 +41,7 @@ def mount(
     wsgi = WSGIReceiver(receiver)
 
     def deliver() -> Response:
-        # After a hook has used the stream, only Flask's copy of the body is left.
+        # If a hook has read the stream, only Flask's copy of the body is left.
         kept = request.get_data() if "stream" in vars(request) else None
         return _response(wsgi.dispatch(request.environ, body=kept))
 
@@ -60,15 +60,15 @@ def mount(
         methods=_METHODS,
         provide_automatic_options=False,
         strict_slashes=False,
-        merge_slashes=False,  # or the router redirects a path with two slashes
+        merge_slashes=False,  # no redirect of a path with two slashes
     )
-    # A blueprint's own hook does not see a path that none of its rules matches.
+    # A hook of the blueprint is not called for paths that match none of its rules.
     (app.after_app_request if isinstance(app, Blueprint) else app.after_request)(guard)
     return wsgi
 
 
 def _intended_endpoint() -> str | None:
-    """Return the endpoint of a request, or of the common form of its path."""
+    """Return the endpoint of a request, also if its path is spelt in another way."""
     if request.endpoint is not None:
         return request.endpoint
     paths = current_app.url_map.bind("")
@@ -79,7 +79,7 @@ def _intended_endpoint() -> str | None:
 
 
 def _endpoint_name(endpoint: str | None) -> str:
-    """Return the name of a route without the names of its blueprints."""
+    """Return an endpoint's own name, without the names of its blueprints."""
     return (endpoint or "").rpartition(".")[2]
 
 

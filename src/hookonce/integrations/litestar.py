@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["mount"]
 
-# Without routes for them Litestar answers other methods itself, with another body. It has no TRACE.
+# Without routes for these methods, Litestar would send its own answer. It does not know TRACE.
 _METHODS: tuple[Method, ...] = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
@@ -50,8 +50,7 @@ def mount(
     """
     delivery = receiver.routes("/")[0].endpoint
 
-    # An ASGI handler would be simpler. But it fails if middleware, such as Litestar's own for logs,
-    # reads the body first.
+    # Not an ASGI handler: that fails if middleware, such as Litestar's for logs, has read the body.
     @route(
         path,
         http_method=_METHODS,
@@ -78,7 +77,7 @@ def _guarded(app: ASGIApp) -> ASGIApp:
 
 
 def _given(body: bytes) -> Receive:
-    """Return a ``receive`` with a body that Litestar has read and kept."""
+    """Return a ``receive`` that yields a body which Litestar has already read."""
 
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}

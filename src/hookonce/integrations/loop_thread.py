@@ -1,4 +1,4 @@
-"""A receiver in a thread with an event loop, for servers without one.
+"""Runs a receiver in a thread with an event loop, for servers that have no event loop.
 
 The first delivery starts the thread, never an import: a server that forks its workers after it has
 loaded the application (``gunicorn --preload``) would leave the thread behind in the parent.
@@ -27,13 +27,13 @@ _log = get_logger("hookonce")
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# The sender waits ten seconds. The receiver answers within its budget, unless a handler blocks the
-# loop: then the server's thread is released at this limit.
+# The sender gives up after ten seconds. The receiver answers earlier, unless a handler blocks the
+# loop: then the server's thread stops waiting at this limit.
 _LONGEST_ANSWER_SECONDS = 9.9
 
 
 class LoopThread:
-    """Hands deliveries from any number of threads to a receiver in one event loop.
+    """Passes deliveries from any number of threads to a receiver in one event loop.
 
     The first delivery opens the receiver and starts its embedded workers. ``close``, or the exit of
     the interpreter, closes it. A delivery after ``close`` opens it again.
@@ -61,13 +61,13 @@ class LoopThread:
             return self._submit(body, headers, waited).result(_LONGEST_ANSWER_SECONDS - waited)
         except TimeoutError:
             return _stuck()
-        except CancelledError:  # `close` has stopped waiting for it
+        except CancelledError:  # `close` has cancelled the delivery
             return later(Reason.SHUTTING_DOWN)
 
     async def handle_async(
         self, body: bytes, headers: RawHeaders, *, waited: float = 0.0
     ) -> Outcome:
-        """Return the answer to a delivery without blocking the caller's event loop."""
+        """Return the answer to a delivery; the caller's event loop can do other work meanwhile."""
         answer = asyncio.wrap_future(self._submit(body, headers, waited))
         done, _ = await asyncio.wait({answer}, timeout=_LONGEST_ANSWER_SECONDS - waited)
         if answer.cancelled():
@@ -75,7 +75,7 @@ class LoopThread:
         return answer.result() if done else _stuck()
 
     def refuse(self, error: Exception, *, waited: float) -> Outcome:
-        """Answer a request that failed before it reached the receiver, and notify observers.
+        """Return the answer to a request that failed before the receiver, and notify observers.
 
         The adapter sends it instead of raising: the server's own answer might be a page.
         """
@@ -93,7 +93,7 @@ class LoopThread:
         return outcome
 
     def idle(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` for running handlers; return whether all have ended."""
+        """Wait for running handlers, at most ``seconds``; return whether all have ended."""
         running = self._running
         return running is None or running.call(self._receiver.idle(seconds)).result()
 
@@ -129,7 +129,7 @@ class LoopThread:
 
 
 class _Running:
-    """The thread and its event loop; nothing else touches the receiver."""
+    """The thread with the event loop, in which all calls of the receiver run."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -144,7 +144,7 @@ class _Running:
         self._thread.start()
 
     def is_ours(self) -> bool:
-        """Return whether the thread belongs to this process, and not to its parent."""
+        """Return whether this process started the thread; after a fork the parent has it."""
         return self._process == os.getpid()
 
     def call(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -171,7 +171,7 @@ class _Running:
         return await self._receiver.handle(body, headers, started=started)
 
     async def _opened(self) -> None:
-        """Open the receiver, once for all deliveries that need it; raise if that fails."""
+        """Wait until the receiver is open; the first caller opens it. Raise if that fails."""
         if self._opening is None:
             self._opening = self._loop.create_task(self._receiver.__aenter__())
         opening = self._opening
@@ -180,7 +180,7 @@ class _Running:
         if not opening.done():
             raise TimeoutError("it has not answered in time")
         if opening.exception() is not None and self._opening is opening:
-            self._opening = None  # the next delivery tries again
+            self._opening = None  # so that the next delivery tries again
         opening.result()
 
     async def close(self) -> None:
@@ -190,7 +190,7 @@ class _Running:
                 await asyncio.wait({self._opening})
             if not self._opening.cancelled() and self._opening.exception() is None:
                 await self._receiver.__aexit__(None, None, None)
-        if self._answering:  # drained deliveries still have to be answered
+        if self._answering:  # wait for the answers to drained deliveries
             await asyncio.wait(self._answering, timeout=self._receiver.limits.store_seconds)
 
     def _run(self) -> None:
@@ -205,19 +205,19 @@ class _Running:
     async def _end(self) -> None:
         late = asyncio.all_tasks() - {asyncio.current_task()}
         for task in late:
-            task.cancel()  # or its caller would wait for an answer from a stopped loop
+            task.cancel()  # otherwise its caller would wait for a loop that has stopped
         if late:
             await asyncio.wait(late)
         await self._loop.shutdown_asyncgens()
 
 
 class _Executor(ThreadPoolExecutor):
-    """Threads for the blocking work of the loop; at exit the work runs in the loop itself."""
+    """A thread pool for blocking work; when Python exits, the work runs in the loop's thread."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         try:
             return super().submit(fn, *args, **kwargs)
-        except RuntimeError:  # at exit Python closes all pools before it calls atexit
+        except RuntimeError:  # at exit, Python closes all pools before it calls `close`
             done: Future[T] = Future()
             try:
                 done.set_result(fn(*args, **kwargs))

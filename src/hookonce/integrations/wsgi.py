@@ -35,7 +35,7 @@ _log = get_logger("hookonce.http")
 
 
 def mount(app: WSGIApplication, receiver: Receiver, path: str = "/webhooks") -> WSGIReceiver:
-    """Return a WSGI application that answers deliveries at ``path`` and hands the rest to ``app``.
+    """Return a WSGI application that answers deliveries at ``path`` and passes the rest to ``app``.
 
     Deliveries do not pass ``app`` and its middleware. Other spellings of the path, such as
     ``//webhooks``, do, and ``app`` cannot send a 3xx or a 410 from them.
@@ -94,7 +94,7 @@ class WSGIReceiver:
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [outcome.body]
 
     def dispatch(self, environ: WSGIEnvironment, *, body: bytes | None = None) -> Outcome:
-        """Return the answer to a request at any path; no exception escapes.
+        """Return the answer to a request at any path; raise nothing.
 
         A framework that has routes of its own calls this instead of the application.
 
@@ -111,7 +111,7 @@ class WSGIReceiver:
             return self._loop.refuse(error, waited=time.monotonic() - arrived)
 
     def close(self) -> None:
-        """Drain running handlers and end the event loop; at exit this happens by itself."""
+        """Drain running handlers and end the event loop; the exit of Python does this too."""
         self._loop.close()
 
     def _deliver(self, environ: WSGIEnvironment, body: bytes | None, arrived: float) -> Outcome:
@@ -135,7 +135,7 @@ def _status_line(status: int) -> str:
 
 
 class WSGIStatusGuard:
-    """WSGI middleware that replaces redirects and 410 by 500.
+    """WSGI middleware that turns redirects and 410 into 500.
 
     A 410 disables the endpoint at once, and a redirect is a failed delivery. Put the guard around
     an application whose own hooks may answer first, for example with a redirect to a login page::
@@ -152,7 +152,7 @@ class WSGIStatusGuard:
         self._paths = None if paths is None else {plain_path(path) for path in paths}
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Pass a request on, and guard the response."""
+        """Pass a request on, and replace a redirect or 410."""
         path = plain_path(environ.get("PATH_INFO", ""))
         if self._paths is not None and path not in self._paths:
             return self._app(environ, start_response)
@@ -177,7 +177,7 @@ class WSGIStatusGuard:
 
         def passed() -> Iterator[bytes]:
             try:
-                for part in parts:  # a generator calls start_response with its first part
+                for part in parts:  # a generator calls `guarded` only when it runs
                     if punished:
                         break
                     yield part
@@ -192,4 +192,4 @@ class WSGIStatusGuard:
 
 
 def _drop(data: bytes) -> None:
-    """Drop what the application writes to a response that was replaced."""
+    """Ignore the data that the application writes into a replaced response."""

@@ -28,28 +28,28 @@ _PIECE_BYTES = 64 * 1024
 
 _SOCKETS = ("gunicorn.socket", "werkzeug.socket")
 
-# Much shorter than the time limit of a body, yet long enough to keep polling cheap.
+# How late a read may end after its deadline; a shorter time would make polling expensive.
 _POLL_SECONDS = 0.25
 
 
 def request_headers(environ: WSGIEnvironment) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the headers of a request, with the bytes of their values as they arrived."""
+    """Yield the headers of a request, with the original bytes of their values."""
     for name, value in environ.items():
         if name.startswith("HTTP_"):
-            # WSGI gives every byte as the character with its number (PEP 3333).
+            # A WSGI server decodes each byte as one character of Latin-1 (PEP 3333).
             field = name.removeprefix("HTTP_").replace("_", "-")
             yield field.encode("latin-1", "replace"), value.encode("latin-1", "replace")
 
 
 def is_chunked(environ: WSGIEnvironment) -> bool:
-    """Return whether a transfer coding delimits the body, and not a length."""
+    """Return whether the body has a transfer coding instead of a content-length."""
     return "HTTP_TRANSFER_ENCODING" in environ
 
 
 def read_input(
     environ: WSGIEnvironment, announced: int | None, most: int, deadline: float
 ) -> bytes:
-    """Return the body of a request, read from its input.
+    """Read and return the body of a request.
 
     Args:
         announced: its content-length, if it has one.
@@ -72,7 +72,7 @@ def read_input(
     elif announced is None:
         return b""
     source = environ["wsgi.input"]
-    # On a buffered input read(n) blocks until n bytes have arrived, read1(n) until some have.
+    # read(n) of a buffered input waits for all n bytes, read1(n) only for the first.
     read = getattr(source, "read1", source.read)
     pieces: list[bytes] = []
     left = most + 1 if announced is None else announced
@@ -87,7 +87,7 @@ def read_input(
         raise RefusedError(TOO_SLOW) from error
     except Exception as error:
         check_time(deadline, is_whole=False)
-        # Only the text of an OSError is safe to log: other errors may quote bytes of the body.
+        # Log the text of an OSError only, because other errors may quote the body.
         why = error if isinstance(error, OSError) else type(error).__name__
         _log.warning("the input of a request broke off: %s", why)
         raise RefusedError(INCOMPLETE) from error
@@ -98,7 +98,7 @@ def read_input(
 
 
 def check_time(deadline: float, *, is_whole: bool) -> None:
-    """Check that a body has arrived before its deadline, or log the refusal.
+    """Raise RefusedError if a body is not complete at its deadline.
 
     Raises:
         RefusedError: 408, it has not.
@@ -109,7 +109,7 @@ def check_time(deadline: float, *, is_whole: bool) -> None:
 
 
 class ReadDeadlines:
-    """Ends reads of request bodies at their deadlines, from another thread.
+    """Ends reads of request bodies at their deadlines; a thread watches the time.
 
     The first read starts the thread, never an import: a server may fork after loading the
     application. The thread ends when no read is left.
@@ -122,7 +122,7 @@ class ReadDeadlines:
 
     @contextmanager
     def ending(self, environ: WSGIEnvironment, deadline: float) -> Iterator[None]:
-        """End reads from the socket of a request at the deadline, while the block runs.
+        """End reads from a request's socket if the block still runs at the deadline.
 
         Args:
             deadline: in ``time.monotonic()`` seconds.
@@ -142,7 +142,7 @@ class ReadDeadlines:
         try:
             yield
         finally:
-            with self._lock:  # the server may reuse the connection: never close it after the block
+            with self._lock:  # never end reads later: the server may reuse the connection
                 del self._reads[read]
 
     def _watch(self) -> None:
@@ -159,7 +159,7 @@ class ReadDeadlines:
 
 
 def leave_unread(environ: WSGIEnvironment) -> None:
-    """Keep the server from reading the rest of a refused body.
+    """Keep the server from reading the rest of a body that was refused.
 
     gunicorn would read it to its end, however slowly it comes, to reuse the connection.
     """
@@ -174,7 +174,7 @@ def _socket_of(environ: WSGIEnvironment) -> socket.socket | None:
 
 
 def _close_for_reading(connection: socket.socket) -> None:
-    # shutdown() of an SSLSocket would end encryption, and the answer would go out in plain text.
+    # SSLSocket.shutdown() would end encryption, and the server would answer in plain text.
     is_own = isinstance(connection, socket.socket)
-    with suppress(OSError):  # it is closed already
+    with suppress(OSError):  # already closed
         (socket.socket if is_own else type(connection)).shutdown(connection, socket.SHUT_RD)

@@ -1,4 +1,4 @@
-"""Field names of events in both spellings: ``authorUsername`` and ``author_username``."""
+"""Both spellings of the field names of events: ``authorUsername`` and ``author_username``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pydantic import BaseModel, JsonValue
 from ..events import EventClass
 from ..resources import Message, ReceivedMessage
 
-# The interface documents only some fields of these resources (Events: Event types), so any name is
-# allowed.
+# Allow any name in these resources: the interface documents only some of their fields (Events:
+# Event types).
 _OPEN = (Message, ReceivedMessage)
 
 
@@ -55,7 +55,7 @@ class Fields:
 
 
 def fields_of(event_class: EventClass) -> Fields:
-    """Return the fields of an event class; those of its data are in ``objects["data"]``."""
+    """Return the fields of an event class; ``objects["data"]`` has the fields of its data."""
     return _fields_of(event_class)
 
 
@@ -92,7 +92,7 @@ def wire_names(
     extra: bool,
     place: tuple[str, ...] = ("data",),
 ) -> dict[str, JsonValue]:
-    """Return the data with wire names.
+    """Return data with all names in the spelling of the wire.
 
     Args:
         data: the fields; names in either spelling.

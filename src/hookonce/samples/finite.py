@@ -1,4 +1,4 @@
-"""A search for NaN and infinities, which JSON cannot represent.
+"""Finds NaN and infinities, which JSON cannot represent.
 
 The JSON parsers of Python and pydantic accept ``NaN`` and ``Infinity``, and so does YAML. Every
 comparison with NaN is false, so NaN would pass a check such as ``if value < least: raise``.
@@ -11,7 +11,7 @@ from math import isfinite
 
 
 def non_finite(value: object) -> str | None:
-    """Return the path to a number that is not finite, or None if all numbers are finite.
+    """Return the path to a number that is not finite; None if all numbers are finite.
 
     Args:
         value: a number, or mappings, lists and tuples, nested to any depth.
@@ -21,7 +21,7 @@ def non_finite(value: object) -> str | None:
         itself.
     """
     waiting: list[tuple[str, object]] = [("", value)]
-    seen: set[int] = set()  # a list from YAML can contain itself
+    seen: set[int] = set()  # YAML allows a list that contains itself
     while waiting:
         path, item = waiting.pop()
         if isinstance(item, float) and not isfinite(item):

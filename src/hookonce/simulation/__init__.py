@@ -1,4 +1,4 @@
-"""Simulations of a receiver: its own handlers in virtual time, with faults on purpose.
+"""Simulations: a receiver's own handlers in virtual time, under injected faults.
 
 ``simulate`` runs a simulation and returns a report::
 

@@ -1,4 +1,4 @@
-"""A log of handler calls: which handler was called for which event, and how each call ended."""
+"""A log of handler calls: the handler, the event, and how the call ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CallOutcome(StrEnum):
     REJECTED = "rejected"
     RETRY_REQUESTED = "retry_requested"
     TOO_LATE = "too_late"
-    """A database ledger found that a newer event had succeeded, and skipped the handler's code."""
+    """A database ledger skipped the handler's code, because a newer event had succeeded."""
     CANCELLED = "cancelled"
     """A shutdown or a time limit cancelled the call."""
 
@@ -63,7 +63,7 @@ class HandlerCall:
 
 @shows_half_built
 class CallLog:
-    """The calls of all handlers, in the order of their ends."""
+    """All calls of handlers, in the order in which they ended."""
 
     def __init__(self) -> None:
         self._calls: list[HandlerCall] = []
@@ -79,7 +79,7 @@ class CallLog:
         return self._started[event_id, handler]
 
     def next_position(self) -> int:
-        """Return the next position in the order of starts and ends.
+        """Return the next number in the order of starts and ends of calls.
 
         Times do not give this order: many calls start and end at the same virtual time.
         """
@@ -100,7 +100,7 @@ class CallLog:
         return self._started.total() - len(self._calls)
 
     def successes(self) -> Mapping[tuple[str, str], int]:
-        """Return the number of successful calls by event id and handler name.
+        """Return the number of successful calls for each pair of event id and handler name.
 
         The mapping is a ``Counter``: a pair without a success has no key, and reads as 0.
         """
@@ -112,7 +112,7 @@ class CallLog:
 
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the frames of a traceback that belong to the user's own code."""
+    """Return the frames of a traceback that run the user's own code."""
     return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""The plan of injected faults: a seed decides which handler calls go wrong, and how."""
+"""The plan of injected faults: a seed decides which handler calls fail, and how."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from ..errors import Retry
 
-# Some sleeps are shorter and some are longer than the answer budget (8 s) and the lease (30 s).
+# Sleeps are from 0.1 to 45 s long, because the answer budget is 8 s and the lease is 30 s.
 _SHORTEST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS = 0.1, 45.0
 _SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 1.0, 600.0
 
@@ -23,7 +23,7 @@ class Fault(StrEnum):
     SLOW = "slow"
     """The handler's own code starts after a sleep."""
     FAILS_LATE = "fails_late"
-    """The call fails after a sleep; other deliveries of the event meet it in flight."""
+    """The call fails after a sleep; other deliveries of the event arrive during the sleep."""
     ASKS_RETRY = "asks_retry"
     """The call raises ``Retry`` before the handler's own code runs."""
 
@@ -38,7 +38,7 @@ class InjectedRetry(Retry):
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """A fault, and the seconds that it sleeps or asks to wait."""
+    """A fault, and how many seconds to sleep or to ask the sender to wait."""
 
     fault: Fault
     seconds: float = 0.0
@@ -46,7 +46,7 @@ class Injection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """Decides for each call of a handler whether it gets a fault; timing has no influence.
+    """Decides which calls of handlers get a fault; the same seed gives the same faults.
 
     Attributes:
         seed: the same seed gives the same faults.

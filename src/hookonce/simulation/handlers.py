@@ -1,4 +1,4 @@
-"""A receiver's handlers with faults injected and every call logged.
+"""A receiver's handlers with injected faults and a log of all calls.
 
 An injected sleep passes in virtual time. The user's own code may wait for anything, so it runs in a
 block of ``VirtualLoop.outside``.
@@ -24,7 +24,7 @@ from .virtual_loop import VirtualLoop
 
 
 def instrumented(router: Router, *, log: CallLog, plan: FaultPlan, loop: VirtualLoop) -> Router:
-    """Return a router whose handlers log their calls and fail as planned, under the same names.
+    """Return a router with the same handlers, which log their calls and fail as planned.
 
     Args:
         router: has the original handlers and error hooks; it does not change. A receiver is a
@@ -45,7 +45,7 @@ def _instrumented(handler: Handler, log: CallLog, plan: FaultPlan, loop: Virtual
         try:
             await _run(handler, (event, *context), injection, loop)
         except BaseException as error:
-            # Without a new request to cancel, the handler's own code raised CancelledError.
+            # If nobody has cancelled the task, the handler's own code has raised CancelledError.
             is_cancelled = _cancellations() > cancellations
             outcome = CallOutcome.CANCELLED if is_cancelled else _outcome_of(error)
             is_injected = isinstance(error, InjectedError | InjectedRetry)
@@ -69,12 +69,12 @@ def _instrumented(handler: Handler, log: CallLog, plan: FaultPlan, loop: Virtual
             )
 
     keyed = handler.keyed and _logging_failures(handler.keyed, handler.name, log, loop)
-    # The simulation has checked the ledger: a check in virtual time would time out at once.
+    # No ledger: the simulation has checked it, and in virtual time a check would time out at once.
     return replace(handler, function=run, is_async=True, keyed=keyed, ledger=None)
 
 
 def _logging_failures(keyed: Keyed, handler: str, log: CallLog, loop: VirtualLoop) -> Keyed:
-    """Log an error of the user's key function as a failed call of the handler."""
+    """Return a key function whose errors are logged as failed calls of the handler."""
 
     def key(event: Event[Any]) -> object:
         try:
@@ -145,7 +145,7 @@ async def _run(
 async def _call(
     function: Callable[..., Any], is_async: bool, arguments: tuple[object, ...], loop: VirtualLoop
 ) -> None:
-    """Call a user's function, and await the awaitables that it returns, as the dispatcher does."""
+    """Call a user's function and await what it returns, in the same way as the dispatcher."""
     async with loop.outside(runs_handler=is_async):
         result = function(*arguments) if is_async else await _in_thread(function, arguments)
         while inspect.isawaitable(result):
@@ -158,15 +158,15 @@ async def _in_thread(function: Callable[..., Any], arguments: tuple[object, ...]
     def call() -> Any:
         try:
             return function(*arguments)
-        except StopIteration as error:  # a future cannot hold StopIteration
+        except StopIteration as error:  # a future rejects StopIteration
             raise RuntimeError("the handler raised StopIteration") from error
 
-    # `to_thread` with `shield` would need a task, and SystemExit in a task ends the event loop.
+    # `to_thread` and `shield` together need a task; SystemExit in a task would end the event loop.
     loop = asyncio.get_running_loop()
     thread = loop.run_in_executor(None, contextvars.copy_context().run, call)
     try:
         return await asyncio.shield(thread)
     except asyncio.CancelledError:
-        # A thread cannot be cancelled, and the event must not be retried while the thread runs.
+        # Nothing can cancel a thread; wait, because the event must not be retried while it runs.
         await asyncio.wait({thread})
         raise

@@ -1,4 +1,4 @@
-"""Checks of handlers with ``latest_by`` or ``serial_by``: stale calls and overlapping calls.
+"""Finds stale calls of handlers with ``latest_by``, and overlapping calls with one key.
 
 The checks compare calls by the order of their starts and ends, because many calls start and end at
 the same virtual time.
@@ -18,7 +18,7 @@ from .calls import CallOutcome, HandlerCall
 
 @dataclass(frozen=True, slots=True)
 class EventKey:
-    """The key that a handler gives to an event.
+    """The key that a handler's ``latest_by`` or ``serial_by`` gives to an event.
 
     Attributes:
         watermark: the event's creation time and id, which decide which event is newer.
@@ -30,7 +30,7 @@ class EventKey:
     keyed: Keyed
 
     def is_stale_after(self, other: EventKey) -> bool:
-        """Return whether the event is stale once the other event has succeeded."""
+        """Return whether the event is stale if the other event has succeeded."""
         return self.keyed.is_latest and is_stale(
             self.watermark, other.watermark, drop_ties=self.keyed.drop_ties
         )
@@ -57,7 +57,7 @@ class KeyedCalls:
                 self._calls[call.handler, key.key].append(call)
 
     def is_superseded(self, event_id: str, handler: str) -> bool:
-        """Return whether a handler may skip an event, because a newer event has succeeded."""
+        """Return whether a handler may skip an event because a newer event has succeeded."""
         if (event_id, handler) in self._too_late:
             return True
         key = self._keys.get((event_id, handler))
@@ -67,7 +67,7 @@ class KeyedCalls:
         )
 
     def stale(self) -> Iterator[tuple[HandlerCall, HandlerCall]]:
-        """Yield each call that started after a newer event had succeeded, and the newer call."""
+        """Yield each stale call, and the earlier success with a newer event."""
         for calls in self._calls.values():
             newest: HandlerCall | None = None
             succeeded = [call for call in calls if call.outcome is CallOutcome.SUCCEEDED]
@@ -80,14 +80,15 @@ class KeyedCalls:
                         or self._key_of(newest).watermark < self._key_of(other).watermark
                     ):
                         newest = other
-                # A second call after a success with the same event is reported as Breach.TWICE.
+                # If the newest success has the same event, a second success is Breach.TWICE, not
+                # STALE.
                 if newest is None or newest.event_id == call.event_id:
                     continue
                 if self._key_of(call).is_stale_after(self._key_of(newest)):
                     yield call, newest
 
     def overlapping(self) -> Iterator[tuple[HandlerCall, HandlerCall]]:
-        """Yield each call that overlaps an earlier call with the same key, and the earlier call."""
+        """Yield each pair of overlapping calls with one key: the later call, then the earlier."""
         for calls in self._calls.values():
             longest = calls[0]
             for call in calls[1:]:

@@ -16,32 +16,32 @@ from ..stores.values import DeadReason
 from .calls import CallLog, CallOutcome, HandlerCall
 from .keyed_calls import KeyedCalls
 
-_ROUNDING_SECONDS = 1.0  # webhook-timestamp holds whole seconds
+_ROUNDING_SECONDS = 1.0  # webhook-timestamp has whole seconds
 
 
 class Breach(StrEnum):
     """A rule that a receiver must not break."""
 
     LOST = "lost"
-    """A handler has not succeeded with an event, and nobody will retry it: the sender has stopped,
-    the event is not a dead letter, and no attempt is due in the inbox."""
+    """A handler has not succeeded with an event, and the event will not be retried: the sender has
+    stopped, the event is not a dead letter, and no attempt is due in the inbox."""
     GIVEN_UP = "given_up"
-    """An event became a dead letter because the receiver could not read it, or because the
-    handler's own code failed."""
+    """An event became a dead letter: the receiver could not read it, or the handler's own code
+    failed."""
     TWICE = "handled_twice"
     """A handler succeeded more than once with one event."""
     STALE = "stale_overwrite"
-    """A handler with ``latest_by`` was called for an event after it had succeeded with a newer
-    event of the same key."""
+    """A handler with ``latest_by`` had succeeded with a newer event of a key, and was then called
+    for an older event."""
     OVERLAP = "overlap"
-    """Two calls of a handler with ``latest_by`` or ``serial_by`` for one key overlapped."""
+    """Two calls of a handler with ``latest_by`` or ``serial_by`` overlapped for one key."""
     LATE = "answered_late"
     """The sender got no answer within ten seconds."""
     FORGED = "accepted_forgery"
-    """A changed, forged or outdated request was answered 2xx, or a handler was called for it."""
+    """A changed, forged or outdated request got a 2xx, or ran a handler."""
     PUNISHED = "punished_answer"
-    """The sender can disable the endpoint for the answer: a redirect, a 410, or only failures until
-    the sender gave up an event that was not lost."""
+    """An answer for which the sender can disable the endpoint: a redirect, a 410, or failures at
+    all attempts of an event that was not lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +122,14 @@ class Emitted:
 
 
 class Settled(NamedTuple):
-    """The fields ``handled`` and ``stale`` of ``SimulationReport``."""
+    """How many events were handled, and how many were stale."""
 
     handled: int
     stale: int
 
 
 def settled(emitted: Sequence[Emitted], log: CallLog, keyed: KeyedCalls) -> Settled:
-    """Count the events that need no further call of a handler."""
+    """Count the events that are handled, and those that are stale."""
     successes = log.successes()
     handled = stale = 0
     for event in emitted:
@@ -203,7 +203,7 @@ def violations(
 
 
 def _never_accepted(attempts: Sequence[DeliveryAttempt]) -> set[str]:
-    """Return the ids of events that got no 2xx at any scheduled attempt."""
+    """Return the ids of events whose scheduled attempts all got no 2xx."""
     scheduled = [attempt for attempt in attempts if not attempt.is_extra]
     accepted = {attempt.event_id for attempt in scheduled if attempt.failure is None}
     return {attempt.event_id for attempt in scheduled} - accepted
@@ -223,7 +223,7 @@ def _breach_of(attempt: DeliveryAttempt) -> Breach | None:
 
 
 class _Stories:
-    """The requests and handler calls of each event, as lines of text."""
+    """The history of each event as lines of text: its requests and handler calls."""
 
     def __init__(self, attempts: Sequence[DeliveryAttempt], calls: Sequence[HandlerCall]) -> None:
         self._started_unix = attempts[0].at_unix if attempts else 0.0

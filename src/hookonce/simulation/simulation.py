@@ -1,4 +1,4 @@
-"""The simulation: an emulated service sends events to a copy of a receiver, in virtual time."""
+"""The simulation: in virtual time, an emulated service sends events to a copy of a receiver."""
 
 from __future__ import annotations
 
@@ -44,19 +44,20 @@ from .watched_store import watched
 DEFAULT_EVENTS = 500
 DEFAULT_CHAOS = 0.3
 
-# Close to the limit of one process, so that many deliveries are in flight at the same time.
+# Near the limit of one process, so that many deliveries are in flight at the same time.
 _EVENTS_PER_SECOND = 200.0
 
-# The share of events whose type may have no handler.
+# The share of events of any type; all other events have a type with a handler.
 _OTHER_TYPES = 0.1
 
-# Most comments belong to a few recent posts, so that handlers keyed by post compete for key locks.
+# Most comments belong to a few recent posts, so that handlers with the post as key must wait for
+# each other.
 _SAME_POST, _POSTS = 0.7, 5
 
 _EVENTS_PER_BURST = 250
 _LONGEST_PAUSE_SECONDS = 3 * 3600.0
 
-# The retries of an inbox end after about 27 hours.
+# Long enough for all retries of an inbox, which end after about 27 hours.
 _LONGEST_HOURS = 40.0
 _POLL_SECONDS = 60.0
 
@@ -142,7 +143,7 @@ def _channels(count: int) -> list[Channel]:
 
 
 class _Secrets:
-    """The secrets of the receiver, which learns of a rotation some time after it."""
+    """The receiver's secrets; a new secret is added some time after its rotation."""
 
     def __init__(self, first: str) -> None:
         self._secrets = [first]
@@ -155,7 +156,7 @@ class _Secrets:
 
 
 class _Deployment:
-    """An ASGI application that passes requests to the receiver that was deployed last."""
+    """An ASGI application that passes requests to the newest receiver."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
@@ -171,7 +172,7 @@ class _Deployment:
         """Open a receiver, send new requests to it, then close the previous receiver."""
         async with AsyncExitStack() as opening:
             await opening.enter_async_context(receiver)
-            # Run the workers here if the receiver expects them in other processes.
+            # Run the inbox workers here, even if the receiver expects them in other processes.
             with suppress(LookupError, RuntimeError):
                 await opening.enter_async_context(receiver.working())
             previous, self._open = self._open, opening.pop_all()
@@ -200,15 +201,16 @@ class _Simulation:
     ) -> None:
         self._original = receiver
         self._loop = loop
-        # Stores in one SQLite file share a writer, which does their calls in order, only if they
-        # get the same object as clock. A bound method is a new object each time.
+        # One clock object for all stores: stores in one SQLite file share a writer, which keeps
+        # their calls in order, only if they have the same clock object. Each access to a bound
+        # method makes a new object.
         self._clock = loop.unix_clock
         self._store_url = store_url
         self._mode = mode
         self._seed = seed
         self._chaos = Chaos(chaos)
-        # Rotations have their own generator: whether a rotation or the next event comes first
-        # depends on the speed of the machine, and must not change the events.
+        # Rotations do not use this generator: the speed of the machine decides whether a rotation
+        # or the next event comes first, and must not change the events.
         self._random = Random(f"{seed}:simulation")  # noqa: S311 - chaos is no secret
         self._random_learning = Random(f"{seed}:learning")  # noqa: S311 - chaos is no secret
         self._generator = EventGenerator(
@@ -224,7 +226,7 @@ class _Simulation:
         )
         self._secret = new_secret()
         self._secrets = _Secrets(self._secret)
-        # A new endpoint, so that a shared store keeps the simulation apart from other events.
+        # A new name, so that events of other runs in a shared store do not count.
         self._endpoint = f"chaos-{token_hex(4)}"
         self._store = self._opened_store()
         self._emitted: list[Emitted] = []
@@ -287,8 +289,8 @@ class _Simulation:
         return watched(open_store(self._store_url, clock=self._clock), self._loop)
 
     def _copy(self) -> Receiver:
-        """Return the receiver of a newly started process, with a new connection to the store."""
-        if not self._store_url.startswith("memory:"):  # a new memory store would be empty
+        """Return a copy of the receiver, as after a restart: with a new connection to the store."""
+        if not self._store_url.startswith("memory:"):  # a new memory store is empty
             self._store = self._opened_store()
         copy = partial(
             self._original.copy,
@@ -311,7 +313,7 @@ class _Simulation:
         events: int,
         progress: Callable[[int, int], None] | None,
     ) -> None:
-        """Emit events in bursts with pauses of up to hours, and restart the receiver in each."""
+        """Emit events in bursts, with pauses of up to hours; restart the receiver in each burst."""
         for begin in range(0, events, _EVENTS_PER_BURST):
             size = min(_EVENTS_PER_BURST, events - begin)
             restart_after = self._random.randrange(size)
@@ -339,7 +341,7 @@ class _Simulation:
         for name in handlers:
             if (keyed := self._keyed.get(name)) is None:
                 continue
-            # An error of the key function is logged as a failed call of the handler.
+            # The call of the handler logs an error of the key function.
             with suppress(Exception):
                 if (key_lock := keyed.key_lock(event, self._endpoint, name)) is not None:
                     self._event_keys[event.id, name] = EventKey(
@@ -347,7 +349,7 @@ class _Simulation:
                     )
 
     def _data(self, event_type: str) -> dict[str, JsonValue]:
-        """Return the data of an event; many comments belong to the post of an earlier comment."""
+        """Return the data of an event; a comment often has the same post as earlier comments."""
         data = self._generator.data(event_type)
         post = data.get("postId")
         if post is not None:
@@ -358,12 +360,12 @@ class _Simulation:
         return data
 
     def _learn_later(self, secret: str) -> None:
-        # The sender signs with both secrets for 24 hours, so the receiver may learn late.
+        # The receiver may learn the new secret late: the sender signs with both for 24 hours.
         seconds = self._random_learning.uniform(0, TWO_SIGNATURES_SECONDS - 3600)
         self._loop.call_later(seconds, self._secrets.add, secret)
 
     async def _until_quiet(self) -> None:
-        """Wait until no handler runs and the inbox is empty, or until the longest time is over."""
+        """Wait until no handler runs and the inbox is empty, but at most the longest time."""
         end = self._loop.time() + _LONGEST_HOURS * 3600
         while self._loop.time() < end:
             depth = (await self._store.stats(endpoint=self._endpoint)).depth
@@ -372,7 +374,7 @@ class _Simulation:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _waiting(self) -> set[str]:
-        """Return the ids of events whose next attempt in the inbox is not due yet.
+        """Return the ids of events that wait in the inbox for an attempt that is not due yet.
 
         An event that is due already is lost: a worker should have fetched it.
         """

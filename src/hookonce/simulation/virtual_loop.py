@@ -1,4 +1,4 @@
-"""An event loop in virtual time: it skips waits in which nothing can happen.
+"""An event loop in virtual time: where nothing can happen, it does not wait but moves its clock.
 
 ``asyncio.sleep(3600)`` returns at once, so a simulation of a day of retries takes seconds. The
 speed of the machine must not change results. So virtual time stands still while the loop computes,
@@ -31,19 +31,19 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-# Work within this real time takes no virtual time. After it, virtual time passes, so that the time
-# limit of a call to an unreachable store can end.
+# A wait for a thread or socket takes no virtual time at first. After this real time virtual time
+# passes, so that calls to an unreachable store can time out.
 _PATIENCE_SECONDS = 5.0
-# The loop itself never computes this long without a pause, even on a busy machine. A callback that
-# takes longer blocks the loop, and its real duration counts.
+# A callback that takes this long has blocked the loop, and its real duration counts. The loop's own
+# work never takes this long, even on a busy machine.
 _BLOCKING_SECONDS = 3.0
-# While a handler sleeps, another task of it may wait for an answer: give it this real time before
-# each skip.
+# How long to wait for real events before time skips to the end of a handler's sleep: another task
+# of the handler may expect an answer.
 _QUIET_SECONDS = 0.02
 
 
 class _Block:
-    """The ``async with`` block of ``VirtualLoop.outside``.
+    """An ``async with`` block of ``VirtualLoop.outside``.
 
     Args:
         selector: knows all blocks of the loop.
@@ -68,7 +68,7 @@ class _Block:
         self.start()
 
     def start(self) -> None:
-        """Count the block's duration from now."""
+        """Measure the block's duration from now on."""
         self.real_start = time.monotonic()
         self.virtual_start = self._selector.now()
 
@@ -80,7 +80,7 @@ class _Block:
             await self._selector.others_end(self._number)
 
     def add_sleep(self, timer: asyncio.TimerHandle) -> None:
-        """Note the timer of a sleep in this block."""
+        """Remember the timer of a sleep in this block."""
         self._sleeps.append(timer)
 
     def sleeps(self) -> bool:
@@ -94,12 +94,12 @@ class _Block:
         return bool(self._sleeps)
 
 
-# Tasks that are started in a block inherit it.
+# Tasks that start in a block belong to it too.
 _current_block: ContextVar[_Block | None] = ContextVar("_current_block", default=None)
 
 
 class _SkippingSelector(selectors.BaseSelector):
-    """A selector that skips waits in which nothing can happen, and adds them to virtual time.
+    """A selector that does not wait where nothing can happen, but moves virtual time instead.
 
     Attributes:
         turn: the number of calls of ``select``.
@@ -129,25 +129,25 @@ class _SkippingSelector(selectors.BaseSelector):
         return self._begun
 
     def end(self, block: _Block) -> None:
-        """Remove a block whose work has ended."""
+        """Remove a block when its code has ended."""
         self._catch_up()
         del self._blocks[block]
         if block.is_long:
             self._passed, self._real_since = self.now(), time.monotonic()
-            self._woken_at = self._real_since  # the time until now is in `_passed` already
+            self._woken_at = self._real_since  # `_passed` includes the time until now
             self._long_blocks -= 1
 
     async def others_end(self, number: int) -> None:
-        """Wait until no block is at work; blocks go on in the order of their numbers."""
+        """Wait until no block runs; waiting blocks then continue in the order of their numbers."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended.append((number, ended))
         await ended
 
     def _catch_up(self) -> None:
-        """Add the real duration of blocks that have become long, and let time pass for them."""
+        """Mark blocks that have run long, add their real duration, and let time pass for them."""
         real_now = time.monotonic()
         for block in self._blocks:
-            if block.is_long or block.sleeps():  # a sleep that is over restarts the block's count
+            if block.is_long or block.sleeps():  # `sleeps` restarts the count after a sleep
                 continue
             took = real_now - block.real_start
             if took >= _PATIENCE_SECONDS:
@@ -186,8 +186,8 @@ class _SkippingSelector(selectors.BaseSelector):
             self._woken_at = time.monotonic()
 
     def _wait(self, timeout: float | None) -> list[tuple[SelectorKey, int]]:
-        # Events that are ready come before any timer. A thread or a signal handler that wakes the
-        # loop writes to a socket that is registered here, so it ends a real wait too.
+        # Handle real events before any timer. Threads and signals also wake the loop by such an
+        # event: they write to a socket that is registered here.
         ready = self._real.select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
@@ -201,15 +201,15 @@ class _SkippingSelector(selectors.BaseSelector):
                 return self._real.select(patience)
         if self._ended:
             for _, ended in sorted(self._ended, key=itemgetter(0)):
-                if not ended.done():  # not cancelled
+                if not ended.done():  # it may have been cancelled
                     ended.set_result(None)
             self._ended.clear()
             return []
         if timeout is None or self._long_blocks:
             return self._real.select(timeout)
         if asleep:
-            # A handler that is awake may wait for a handler that sleeps, or for something outside:
-            # then virtual time passes as fast as real time.
+            # A handler that is awake may wait for the sleeping handler or for a real event: let
+            # virtual time pass as fast as real time.
             ready = self._real.select(min(timeout, patience))
             if ready or (awake and patience < timeout):
                 return ready
@@ -218,12 +218,12 @@ class _SkippingSelector(selectors.BaseSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop that skips to its next timer, unless it waits for work outside the loop."""
+    """An event loop that skips to its next timer, unless it waits for a thread or socket."""
 
     def __init__(self) -> None:
         self._skipping = _SkippingSelector()
         super().__init__(self._skipping)
-        # A whole second: simulations with the same seed get the same fractions of seconds.
+        # A whole number, so that the same seed gives the same fractions of seconds.
         self._started_at = int(time.time())
 
     def time(self) -> float:
@@ -243,15 +243,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         """Call a function at a moment in virtual time."""
         timer = super().call_at(when, callback, *args, context=context)
-        # `asyncio.sleep` passes its future and the result. A time limit passes no result: a block
-        # with a time limit does not sleep.
+        # Only `asyncio.sleep` passes a future and a result. A timer without a result belongs to a
+        # time limit, and is no sleep.
         given: tuple[object, ...] = args
         if len(given) == 2 and asyncio.isfuture(given[0]) and (block := _current_block.get()):
             block.add_sleep(timer)
         return timer
 
     async def shutdown_default_executor(self, *timeout: Any) -> None:
-        """Wait in real time for the threads of the loop's executor.
+        """Wait in real time until the threads of the loop's executor end.
 
         Args:
             timeout: the time limit in seconds, from Python 3.12 on.
@@ -260,7 +260,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             await super().shutdown_default_executor(*timeout)
 
     def outside(self, *, runs_handler: bool = False) -> AbstractAsyncContextManager[None]:
-        """Return the context of code that waits for a thread, a socket or another process.
+        """Return a context manager for code that waits for a thread, a socket or another process.
 
         Virtual time stands still in the block, except while a task of the block is in
         ``asyncio.sleep``. If the block takes more than five real seconds, virtual time passes as
@@ -287,7 +287,7 @@ def run_virtually(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     """Run ``main`` in a new virtual loop and return its result, as ``asyncio.run`` does."""
     loop = VirtualLoop()
 
-    async def run() -> T:  # calls `main` inside the loop, even if `main` is not an async function
+    async def run() -> T:  # `main` may be any function: call it inside the loop
         return await main(loop)
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:

@@ -1,4 +1,4 @@
-"""Wrappers of a store for a simulation: calls stop virtual time, and idle fetches are skipped.
+"""Wrappers of a store for a simulation: they stop virtual time in calls, and skip useless fetches.
 
 Virtual time must not skip a call to a real store. An idle worker polls every two seconds of virtual
 time, which would be 43,200 real calls a day. Only the receiver, and the receiver that it replaces,
@@ -19,16 +19,16 @@ from .virtual_loop import VirtualLoop
 
 T = TypeVar("T")
 
-# After these calls an event may be due earlier. Other calls only remove or defer events.
+# The calls that can make an event due earlier; other calls only remove or defer events.
 _MAKES_DUE_EARLIER = {"enqueue", "release", "retry", "make_due"}
 
-# The cache must expire: the store may still complete a call that timed out here, and a receiver
+# The cache must expire. The store may still complete a call that timed out here; and a receiver
 # that is being replaced releases events through another wrapper.
 _LONGEST_CACHE_SECONDS = 60.0
 
 
 def watched(store: Store, loop: VirtualLoop) -> WatchedStore:
-    """Return a wrapper of the store for this loop; it has an inbox if the store has an inbox."""
+    """Return a wrapper of the store; it has an inbox if the store has an inbox."""
     if isinstance(store, InboxStore):
         return WatchedInboxStore(store, loop)
     return WatchedStore(store, loop)
@@ -42,14 +42,14 @@ class WatchedStore(Wrapped):
         self._loop = loop
 
     async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Pass a call on, and stop virtual time until it returns."""
+        """Make a call of the store, and stop virtual time until the call returns."""
         async with self._loop.outside():
             return await super().call(name, call)
 
 
 @dataclass(frozen=True, slots=True)
 class _Idle:
-    """A fetch that found no event; moments are in the loop's time.
+    """A fetch that returned no event; its times are in the loop's virtual time.
 
     Attributes:
         due: when the next event becomes due, or None if the inbox is empty.
@@ -70,7 +70,7 @@ class WatchedInboxStore(WatchedStore, WrappedInbox):
         self._changes = 0
 
     async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Pass a call on, and clear the cache if an event may now be due earlier.
+        """Make a call of the store; clear the cache if the call can make an event due earlier.
 
         The cache is cleared before and after the call, so that a concurrent fetch does not fill it.
         """
@@ -89,7 +89,7 @@ class WatchedInboxStore(WatchedStore, WrappedInbox):
     async def fetch(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
-        """Claim events that are due; see ``InboxStore.fetch``.
+        """Claim due events; see ``InboxStore.fetch``.
 
         The answer comes from the cache while no event can have become due.
         """
@@ -99,12 +99,12 @@ class WatchedInboxStore(WatchedStore, WrappedInbox):
         changes = self._changes
         batch = await super().fetch(limit, lease, endpoint=endpoint, worker=worker, token=token)
         if not batch.fetched and changes == self._changes:
-            # Count from the start of the call: an early poll is better than a late one.
+            # Count from the start of the call, because a poll may come early but not late.
             due = None if batch.next_due_seconds is None else now + batch.next_due_seconds
             until = now + _LONGEST_CACHE_SECONDS
             self._idle = _Idle(endpoint, due, until if due is None else min(until, due))
         return batch
 
     async def wait(self, endpoint: str, seconds: float) -> None:  # noqa: ARG002 - the contract's
-        """Sleep: only this process enqueues events, and it wakes its worker without the store."""
+        """Sleep: all events come from this process, which wakes its worker without the store."""
         await asyncio.sleep(seconds)

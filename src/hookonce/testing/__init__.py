@@ -1,4 +1,4 @@
-"""Tools to test a receiver: realistic events, signed requests, and a sender in the same process.
+"""Tools to test a receiver: realistic events, signed requests, and a sender without a network.
 
 A short test::
 
@@ -74,7 +74,7 @@ def signed_request(
     skew: float | timedelta = 0.0,
     service: str = "example",
 ) -> SignedRequest:
-    """Return a signed delivery of a payload.
+    """Return a request that delivers a payload, with its signature.
 
     Args:
         payload: an event, an envelope as a mapping, or raw bytes.
@@ -139,7 +139,7 @@ class TestSender:
         answers: every answer so far, in order of arrival.
     """
 
-    __test__ = False  # pytest must not collect it
+    __test__ = False  # otherwise pytest would collect the class
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class TestSender:
         return list(await asyncio.gather(*(self.send(payload) for _ in range(copies))))
 
     async def send_until_accepted(self, payload: Payload) -> list[Answer]:
-        """Deliver up to nine times until a 2xx, as the service does, but without the waits.
+        """Deliver until a 2xx, up to nine times like the service, but without waiting in between.
 
         The ninth attempt is the last chance only if the event is old enough: make the event with
         ``created_at`` 21 hours ago.

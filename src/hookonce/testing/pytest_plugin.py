@@ -29,15 +29,15 @@ __all__ = [
 
 
 class SenderFactory(Protocol):
-    """Makes a sender for an application, signing with ``webhook_secret``."""
+    """Makes senders that deliver to an application and sign with ``webhook_secret``."""
 
     def __call__(self, app: ASGIApp, *, path: str = "/webhooks") -> TestSender:
-        """Return a sender for a receiver or an application that has its routes at ``path``."""
+        """Return a sender for a receiver, or for an application that receives at ``path``."""
         ...
 
 
 class ServiceFactory(Protocol):
-    """Makes a service that delivers to an application, signing with ``webhook_secret``."""
+    """Makes emulated services that deliver to an application and sign with ``webhook_secret``."""
 
     def __call__(
         self,
@@ -71,7 +71,7 @@ def webhook_sender(webhook_secret: str) -> SenderFactory:
 
 @pytest.fixture
 def virtual_clock() -> VirtualClock:
-    """Return a clock that moves only when the test moves it, for a receiver and its service."""
+    """Return a clock for a receiver and its service; only the test moves it."""
     return VirtualClock()
 
 
