@@ -14,10 +14,10 @@ from hookonce.delivery.verdict import (
     NotAcquired,
     Release,
     Report,
-    comes_until,
     decide,
     is_last_delivery,
     may_be_last,
+    redelivered_until,
     unavailable,
     wait_seconds,
 )
@@ -220,12 +220,12 @@ def test_the_sender_may_come_again_for_26_hours_unless_the_event_is_16_hours_old
 ) -> None:
     created_at = datetime.fromtimestamp(SENT_AT, UTC) - timedelta(seconds=age)
     event = make_event(CommentReceived, created_at=created_at)
-    found = comes_until(event, SENT_AT)
+    found = redelivered_until(event, SENT_AT)
     assert found == (until if until is None else pytest.approx(until, abs=0.01))
 
 
 def test_what_cannot_be_read_counts_as_created_when_it_was_sent() -> None:
-    assert comes_until(None, SENT_AT) == SENT_AT + 26 * HOUR
+    assert redelivered_until(None, SENT_AT) == SENT_AT + 26 * HOUR
 
 
 def test_the_bounds_lie_between_the_senders_attempts() -> None:

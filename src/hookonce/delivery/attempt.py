@@ -52,9 +52,9 @@ from .verdict import (
     GiveBack,
     Release,
     Report,
-    comes_until,
     decide,
     may_be_last,
+    redelivered_until,
     unavailable,
 )
 
@@ -127,7 +127,7 @@ class Attempt:
         dependencies, origin, loop = self.dependencies, self.origin, asyncio.get_running_loop()
         self.key = self.delivery.key
         self.lease = lease = Lease(dependencies, self.delivery, self.key, self.handlers, loop)
-        self.answer = Answer(loop.create_future(), origin.answer_by)
+        self.answer = Answer(loop.create_future(), origin.answer_due)
         calls = Calls(dependencies.threads, dependencies.limits.handler_timeout_seconds, loop)
         self._queued = origin if isinstance(origin, Queued) else None
         self.handling = Handling(dependencies, lease, self.event, origin, calls, origin.is_last)
@@ -172,7 +172,7 @@ class Attempt:
             return
         if isinstance(origin, Request) and may_be_last(claim, origin.delivery_attempt):
             # The sender may not come again: keep the body first, in case this process crashes.
-            until = comes_until(self.event, origin.sent_at)
+            until = redelivered_until(self.event, origin.sent_at)
             self.handling.last_chance = until is None
             if await self._keep_body(claim, until) is Ownership.LOST:
                 self.answer.give(later(Reason.IN_FLIGHT))

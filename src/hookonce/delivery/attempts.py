@@ -215,7 +215,7 @@ class Attempts:
         """Forget attempts whose event loop was closed; keep their successes to record later."""
         lost = [attempt for task, attempt in self._by_task.items() if task.get_loop().is_closed()]
         for attempt in lost:
-            del self._by_task[attempt.lease.task]
+            del self._by_task[attempt.task]
             self._given_up.discard(attempt.task)
             if self._by_key.get(attempt.key) is attempt:
                 del self._by_key[attempt.key]

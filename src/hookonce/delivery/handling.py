@@ -55,7 +55,7 @@ class Handling:
     is_refused: bool = False
     is_stale: bool = False
     _most_finished: int = 0
-    _stale: int = 0
+    _stale_count: int = 0
     _waiting: list[KeyLockHolder] | None = None
 
     @property
@@ -84,8 +84,8 @@ class Handling:
             del failure  # the traceback holds this frame from Python 3.12 on: a reference cycle
         else:
             failures = await self._run_all(handlers)
-        if self._stale:
-            self.is_stale = self._stale == len(handlers)
+        if self._stale_count:
+            self.is_stale = self._stale_count == len(handlers)
         return Report(failures, absent) if failures or absent else None
 
     async def _run_all(self, handlers: Sequence[Handler]) -> list[Failure]:
@@ -161,7 +161,7 @@ class Handling:
         """Count a handler as finished without running it."""
         observers, delivery = self.dependencies.observers, self.lease.delivery
         if reason == "stale":
-            self._stale += 1
+            self._stale_count += 1
             _log.info("%s is not run for %s: a newer event has succeeded", handler, self.lease.key)
         else:
             _log.info("%s is not run for %s: it has succeeded already", handler, self.lease.key)
@@ -221,14 +221,14 @@ class Handling:
         now, origin, limits = self.lease.loop.time, self.origin, self.dependencies.limits
         waits_full_time, pause = self._waits_full_time(), FIRST_POLL_SECONDS
         if waits_full_time:
-            by = now() + limits.handler_timeout_seconds
+            wait_until = now() + limits.handler_timeout_seconds
         elif isinstance(origin, Request):
             # Stop before the answer is due, so that the answer can name the reason.
-            by = origin.answer_by - min(0.1, limits.answer_seconds / 10)
+            wait_until = origin.answer_due - min(0.1, limits.answer_seconds / 10)
         elif isinstance(origin, Replay):
-            by = now() + limits.answer_seconds
+            wait_until = now() + limits.answer_seconds
         else:
-            by = 0.0  # do not wait: defer the event; it is made due when the lock is free
+            wait_until = 0.0  # do not wait: defer the event; it is made due when the lock is free
         while waits_full_time or not self.is_refused:
             try:
                 result = await holder.acquire()
@@ -242,7 +242,7 @@ class Handling:
             if isinstance(result, Stale):
                 return result
             if isinstance(result, Busy):
-                left = by - now()
+                left = wait_until - now()
                 if left <= 0:
                     if waits_full_time:
                         seconds = limits.handler_timeout_seconds

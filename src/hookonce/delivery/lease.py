@@ -81,22 +81,22 @@ class Lease:
     is_unrecorded: bool = False
     _locks: list[KeyLockHolder] | None = None
     sure_until: float = 0.0
-    _ends: float = inf
+    _ends_at: float = inf
     _extend_at: float = inf
     _extension: asyncio.Task[bool] | None = None
-    _answer_store_by: float = inf
+    _store_due: float = inf
     _store_is_late: bool = False
     _cancellations: int = 0
 
     @property
     def left(self) -> float:
         """How many seconds the claim lasts unless it is extended."""
-        return min(self._ends - self.loop.time(), self.dependencies.limits.lease_seconds)
+        return min(self._ends_at - self.loop.time(), self.dependencies.limits.lease_seconds)
 
     @property
     def is_over(self) -> bool:
         """Whether the claim has ended, by the event loop's clock."""
-        return self.loop.time() >= self._ends
+        return self.loop.time() >= self._ends_at
 
     @property
     def absent(self) -> frozenset[str]:
@@ -112,8 +112,8 @@ class Lease:
 
     def enforce_limits(self, now: float) -> None:
         """Extend the claim if that is due, and cancel a call that the store answers too late."""
-        if now >= self._answer_store_by:
-            self._answer_store_by, self._store_is_late = inf, True
+        if now >= self._store_due:
+            self._store_due, self._store_is_late = inf, True
             self.task.cancel()
         if now >= self._extend_at:
             self._extend_at = now + self.dependencies.limits.lease_seconds / 3
@@ -128,7 +128,7 @@ class Lease:
         """
         self.claim, self.number = claim, claim.attempt
         self.sure_until = asked_monotonic + claim.lease_seconds
-        self._ends = asked_loop + claim.lease_seconds
+        self._ends_at = asked_loop + claim.lease_seconds
         self._extend_at = asked_loop + claim.lease_seconds / 3
         self.finished |= claim.finished
         if self.dependencies.unrecorded:
@@ -176,7 +176,7 @@ class Lease:
             self._extend_at = inf
             return False
         self.sure_until = asked_at.monotonic + claim.lease_seconds
-        self._ends = asked_at.loop + claim.lease_seconds
+        self._ends_at = asked_at.loop + claim.lease_seconds
         for lock in tuple(self._locks or ()):
             await lock.extend()
         return True
@@ -283,7 +283,7 @@ class Lease:
         """Return the store's answer; raise StoreError if the store fails or is late."""
         if seconds is None:
             seconds = self.dependencies.limits.store_seconds
-        self._answer_store_by = self.loop.time() + seconds
+        self._store_due = self.loop.time() + seconds
         try:
             return await call
         except StoreError:
@@ -298,7 +298,7 @@ class Lease:
         except Exception as error:
             raise store_error(error) from error
         finally:
-            self._answer_store_by = inf
+            self._store_due = inf
             if self._store_is_late:
                 self._take_back_lateness()
 

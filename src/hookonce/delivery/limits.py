@@ -94,5 +94,5 @@ class Limits:
 def store_seconds_within(limits: Limits, left: float) -> float:
     """Return the time limit of a call to the store if the answer is due in ``left`` seconds."""
     # Up to two calls after the answer budget share the seconds until the sender gives up.
-    last_look_seconds = (ANSWER_SECONDS - _ON_THE_WAY_SECONDS - limits.answer_seconds) / 2
-    return min(limits.store_seconds, max(left, last_look_seconds))
+    last_call_seconds = (ANSWER_SECONDS - _ON_THE_WAY_SECONDS - limits.answer_seconds) / 2
+    return min(limits.store_seconds, max(left, last_call_seconds))

@@ -17,12 +17,12 @@ class Request:
     """The sender waits for an answer, and delivers the event again after a failure.
 
     Attributes:
-        answer_by: when the request must have its answer, in the event loop's time.
+        answer_due: when the request must have its answer, in the event loop's time.
         delivery_attempt: the sender's count of attempts, from 1; only a hint, since it is unsigned.
         sent_at: when the sender signed the delivery, in Unix time.
     """
 
-    answer_by: float
+    answer_due: float
     delivery_attempt: int | None
     sent_at: float
 
@@ -46,7 +46,7 @@ class Queued:
     room: asyncio.Event
     work: asyncio.Event
 
-    answer_by: ClassVar[float] = inf
+    answer_due: ClassVar[float] = inf
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Replay:
 
     is_last: bool
 
-    answer_by: ClassVar[float] = inf
+    answer_due: ClassVar[float] = inf
 
 
 Origin: TypeAlias = Request | Queued | Replay

@@ -34,7 +34,7 @@ from .dependencies import Dependencies
 from .ignored import IgnoredTypes
 from .limits import store_seconds_within
 from .origin import Request
-from .verdict import comes_until, is_last_delivery, unavailable
+from .verdict import is_last_delivery, redelivered_until, unavailable
 
 _log = get_logger("hookonce")
 
@@ -104,7 +104,7 @@ class Pipeline:
             started = now
         entered = time.perf_counter()  # more precise than uvloop's loop.time()
         dependencies, observers = self._dependencies, self._dependencies.observers
-        if headers.__class__ is not list:
+        if not isinstance(headers, list):
             headers = _readable_twice(headers)
         received = DeliveryReceived(
             dependencies.endpoint, body, headers, dependencies.clock(), is_backfill
@@ -127,27 +127,19 @@ class Pipeline:
             hints = unverified_hints
             if observers.look_closely and observers.wants(DeliveryAuthenticated):
                 observers.notify(DeliveryAuthenticated(received, verified, hints))
-            deadline = started + dependencies.limits.answer_seconds
-            event_type, outcome = await self._receive(verified, hints, received.at_unix, deadline)
+            answer_due = started + dependencies.limits.answer_seconds
+            event_type, outcome = await self._receive(verified, hints, received.at_unix, answer_due)
             if (outcome is _NO_HANDLER or outcome is _UNKNOWN_TYPE) and not is_backfill:
                 self._ignored_types.note(event_type or "", verified.timestamp, received.at_unix)
         seconds = now - started + time.perf_counter() - entered
-        observers.notify(
-            DeliveryAnswered(
-                dependencies.endpoint,
-                outcome,
-                seconds,
-                received,
-                verified,
-                event_type,
-                hints,
-                refusal,
-            )
+        answered = DeliveryAnswered(
+            dependencies.endpoint, outcome, seconds, received, verified, event_type, hints, refusal
         )
+        observers.notify(answered)
         return outcome
 
     async def _receive(
-        self, verified: VerifiedDelivery, hints: DeliveryHints, at: float, deadline: float
+        self, verified: VerifiedDelivery, hints: DeliveryHints, at: float, answer_due: float
     ) -> tuple[str | None, Outcome]:
         """Return the type of the event (None if it cannot be read) and the outcome."""
         dependencies, attempts = self._dependencies, self._attempts
@@ -179,15 +171,15 @@ class Pipeline:
             if hints.attempt == 1 or self._intake is not None:
                 return event_type, ignored
         elif self._intake is not None:
-            return event_type, await self._enqueue(self._intake, arrived, deadline)
-        origin = Request(deadline, hints.attempt, verified.timestamp)
+            return event_type, await self._enqueue(self._intake, arrived, answer_due)
+        origin = Request(answer_due, hints.attempt, verified.timestamp)
         attempt = Attempt(dependencies, arrived, origin, event, handlers, fault, ignored)
         if attempts.find(attempt.key) is None:
             outcome = await attempts.begin(attempt).answer.future
         else:
             outcome = await self._join(attempt)
         if is_last_delivery(hints.attempt) and outcome.reason is Reason.IN_FLIGHT:
-            await self._keep_in_flight(arrived, comes_until(event, verified.timestamp))
+            await self._keep_in_flight(arrived, redelivered_until(event, verified.timestamp))
         return event_type, outcome
 
     async def _join(self, attempt: Attempt) -> Outcome:
@@ -214,9 +206,9 @@ class Pipeline:
             _log.warning("there is no handler for %s; such events are ignored", event.type)
         return _NO_HANDLER
 
-    async def _enqueue(self, intake: Intake, arrived: Delivery, deadline: float) -> Outcome:
+    async def _enqueue(self, intake: Intake, arrived: Delivery, answer_due: float) -> Outcome:
         """Store the delivery for the workers, and return the answer."""
-        limits, left = self._dependencies.limits, deadline - asyncio.get_running_loop().time()
+        limits, left = self._dependencies.limits, answer_due - asyncio.get_running_loop().time()
         seconds = store_seconds_within(limits, left)
         try:
             result = await within(seconds, intake.enqueue(arrived))

@@ -39,7 +39,7 @@ def may_be_last(claim: Claimed, delivery_attempt: int | None) -> bool:
     return claim.attempt >= _LAST_OWN_ATTEMPT or is_last_delivery(delivery_attempt)
 
 
-def comes_until(event: Event[Any] | None, sent_at: float) -> float | None:
+def redelivered_until(event: Event[Any] | None, sent_at: float) -> float | None:
     """Return the Unix time until which the sender may deliver an event again.
 
     None if it will not: by the signed times, the event is so old that this is the last attempt of
