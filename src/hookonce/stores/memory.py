@@ -92,7 +92,8 @@ class MemoryStore(RecordStore):
         if now < self._done.get(key, 0.0):
             return Done()
         expires = now + self.retention_seconds
-        if key not in self._records and key not in self._dead:  # FREE.claim, for nearly every event
+        # FREE.claim of `life.LIFE`: nearly every event is new.
+        if key not in self._records and key not in self._dead:
             self._make_room(now)
             self._records[key] = Record(token, now + lease, lease, 1, _NONE, _NONE, (), expires)
             return Claimed(key, token, 1, _NONE, lease)

@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 AnyPath: TypeAlias = str | bytes | os.PathLike[Any]
 
 Identity: TypeAlias = tuple[int, int]
-"""The device and inode of a file; no other file has them while it is open."""
+"""The device and inode of a file, which no other file has while this file is open."""
 
 
 def identity_of(path: AnyPath) -> Identity | None:

@@ -418,7 +418,7 @@ class Openable(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close connections and end threads; a later call opens them again."""
+        """Close connections and end threads; a later call starts them again."""
         ...
 
 

@@ -72,7 +72,7 @@ class Fetching:
         self._silent: frozenset[int] = frozenset()
 
     def end(self, worker: str) -> int:
-        """Forget a worker; return a call number that is higher than those of its earlier calls."""
+        """Forget a worker; return a call number above the numbers of its earlier calls."""
         self._workers.pop(worker, None)
         return next(_numbers)
 
@@ -158,7 +158,7 @@ class Fetching:
         return sorted(looks, key=lambda look: look.next_due or 0.0)
 
     async def _wait(self, answers: Sequence[asyncio.Future[Any]]) -> None:
-        """Wait for all shards, but only briefly for those that were silent the last time."""
+        """Wait for all shards, but only briefly for shards that did not answer the last time."""
         await asyncio.wait(answers, timeout=_SILENT_LOOK_SECONDS)
         expected = [answer for n, answer in enumerate(answers) if n not in self._silent]
         await asyncio.wait(expected or answers, timeout=_LOOK_SECONDS)

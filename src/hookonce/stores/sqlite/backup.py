@@ -136,7 +136,7 @@ def _check_target(source: Path, target: Path, *, overwrite: bool) -> None:
         raise StoreError(f"{str(target)!r} is a file of the store itself; choose another path")
     if target.is_dir():
         raise StoreError(f"{str(target)!r} is a folder; name a file in it")
-    if target.exists() and not target.is_file():  # as root, it could replace a device
+    if target.exists() and not target.is_file():  # root's copy would replace /dev/null
         raise StoreError(f"{str(target)!r} is not a regular file; choose another path")
     if not overwrite and os.path.lexists(target):
         raise StoreError(f"{str(target)!r} exists already; choose another path, or overwrite it")
@@ -199,7 +199,7 @@ def _check_copy(draft: Path, descriptor: int) -> None:
 def _give_name(draft: Path, target: Path, *, overwrite: bool) -> None:
     if not overwrite:
         try:
-            os.link(draft, target)  # unlike a rename, this fails if the file exists by now
+            os.link(draft, target)  # unlike a rename, `link` fails if the target exists by now
         except FileExistsError:
             raise
         except OSError:  # not every file system has hard links

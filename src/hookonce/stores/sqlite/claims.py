@@ -79,7 +79,7 @@ _CHANGE_DEAD_LETTER = """
 UPDATE dead SET reason = ?, error = ?, buried_at = ?, kept = ?,
                 attempts = ?, finished = ?, outstanding = ?, history = ? WHERE key = ?
 """
-# A lease with more time left than it lasts was granted before uptime was reset.
+# A lease with more time left than its length was granted before uptime was reset.
 LIVE = "until > :now AND until <= :now + lease"
 
 

@@ -53,7 +53,7 @@ class Guard:
         _guards.discard(self)
 
 
-# No lock protects the set: if another thread forked while it was held, the child could never
+# No lock protects the set: if another thread forked while a lock was held, the child could never
 # acquire it.
 _guards: set[Guard] = set()
 

@@ -44,7 +44,7 @@ INSERT INTO entries (key, endpoint, event_id, event_type, received_at, size, tok
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
 """
 _INSERT_BODY = "INSERT INTO inbox_bodies VALUES (?, ?)"
-# FREE.enqueue for new events.
+# FREE.enqueue of `life.LIFE`, for new events.
 _INSERT_NEW = """
 INSERT INTO entries (key, endpoint, event_id, event_type, received_at, size, token, due, delay)
 SELECT column1, column2, column3, column4, column5, column6, column7, ?1, 0
@@ -81,7 +81,7 @@ FROM entries JOIN inbox_bodies USING (id)
 WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
 """
 _NEXT_DUE = "SELECT min(due) FROM entries WHERE endpoint = ?"
-# WAITING.fetch for events that have had no attempt yet.
+# WAITING.fetch of `life.LIFE`, for events that have had no attempt yet.
 _CLAIM_NEW = """
 INSERT INTO attempts (key, endpoint, token, until, lease, attempt, finished, history, expires)
 SELECT key, endpoint, ?1, ?2 + ?3, ?3, 1, '', '', ?4 FROM entries

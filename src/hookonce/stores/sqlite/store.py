@@ -74,7 +74,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         clock: Clock = system_clock,
     ) -> None:
         self.retention_seconds = check_retention(retention)
-        path = Path(path).absolute()  # the working folder may change later; a link may too
+        path = Path(path).absolute()  # the working folder may change later
         self._file = shared_file(path, self.retention_seconds, clock)
         self._claims, self._inbox = self._file.claims, self._file.inbox
         self._looked: dict[str, tuple[int, int] | None] = {}
@@ -146,7 +146,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
     async def fetch(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
-        # Read before the fetch, so that ``wait`` notices any enqueue after it.
+        # Note the state of the log before the fetch, so that `wait` notices any later enqueue.
         self._looked[endpoint] = self._log_state()
         batch: Batch = await self._run(
             lambda connection: self._inbox.fetch(connection, limit, lease, endpoint, worker, token),

@@ -68,7 +68,7 @@ class _Jobs:
     def __init__(self) -> None:
         self._waiting: deque[Job[Any]] = deque()
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        # Each loop wakes the thread by itself, since a handler may block another loop.
+        # The loops that will wake the thread; each does it itself, as another loop may be blocked.
         self._waking: set[asyncio.AbstractEventLoop] = set()
         self._is_full = False  # whether the last batch was full, so that more jobs may wait
         self._is_closed = False
@@ -76,7 +76,7 @@ class _Jobs:
     def add(self, job: Job[Any], loop: asyncio.AbstractEventLoop) -> None:
         """Add a job; must be called in the job's event loop."""
         self._waiting.append(job)
-        # The thread clears this set before it reads the jobs, so it misses none.
+        # The thread clears `_waking` before it reads the jobs, so it misses no job.
         if loop not in self._waking:
             self._waking.add(loop)
             loop.call_soon(self._wake)
@@ -93,7 +93,7 @@ class _Jobs:
             with contextlib.suppress(queue.Empty):
                 self._wakes.get(timeout=wait)
         self._waking.clear()
-        is_closed = self._is_closed  # read this first: once it is true, no job is added
+        is_closed = self._is_closed  # read before the jobs: after `close` no job is added
         count = min(len(self._waiting), _MOST_STEPS)
         self._is_full = count == _MOST_STEPS
         batch = [self._waiting.popleft() for _ in range(count)]
