@@ -108,7 +108,7 @@ def record_in_sync(connection: BaseDatabaseWrapper, table: str, effect: Effect, 
         def look() -> None:
             check_kept(_run(connection, statements.is_done, effect), effect)
 
-        # Django has no hook before the COMMIT; an error in this one also makes the handler fail.
+        # Django has no hook before the COMMIT. An error in this hook also makes the handler fail.
         transaction.on_commit(look, using=connection.alias)
         return True
     check_done(_run(connection, statements.is_done, effect), effect)

@@ -9,7 +9,7 @@ TABLE = "hookonce_effects"
 """The default name of the table of effects."""
 
 DIALECTS = ("postgresql", "mysql", "sqlite")
-"""The dialects of SQL that ledgers know; ``mysql`` is MariaDB's too."""
+"""The dialects of SQL that ledgers know; ``mysql`` includes MariaDB."""
 
 HANDLER_CHARACTERS = 200
 LENGTHS = {"endpoint": 64, "event_id": 512, "handler": HANDLER_CHARACTERS, "resource": 200}
@@ -36,8 +36,8 @@ WATERMARKS = {
 _NAME = re.compile(r"(?:[A-Za-z_]\w{0,50}\.)?[A-Za-z_]\w{0,39}", re.ASCII)
 
 _TEXT = {
-    # Collations that compare byte for byte, and that an upgrade of the operating system does not
-    # change under an index.
+    # These collations compare byte for byte, and an upgrade of the operating system does not change
+    # the order of an index.
     "postgresql": 'varchar({}) COLLATE "C"',
     "sqlite": "varchar({})",
     "mysql": "varchar({}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",

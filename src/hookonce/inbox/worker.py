@@ -27,7 +27,7 @@ from .settings import Inbox
 
 _log = get_logger("hookonce.worker")
 
-# How often a worker renews its entry in the store, also while it is fully busy.
+# How often a worker renews its entry in the store, even while it cannot take more events.
 _BEAT_SECONDS = WORKER_SECONDS / 3
 # A wake-up may be lost, so an idle worker polls.
 _IDLE_LOOK_SECONDS = 2.0

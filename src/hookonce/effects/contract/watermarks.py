@@ -101,7 +101,7 @@ async def an_event_is_no_tie_of_itself(bench: Bench[Any]) -> None:
 
 
 async def an_older_event_waits_for_a_newer_one_that_succeeds(bench: Bench[Any]) -> None:
-    """The older event waits, and then comes too late."""
+    """The older event waits, and is then skipped because it comes too late."""
     await _meet(bench, newer_fails=False)
 
 
