@@ -213,7 +213,7 @@ class Lease:
                     if self.is_unrecorded:
                         self._forget_unrecorded()
                     return ownership
-                continue  # the attempt has adopted another claim: settle that one, too
+                continue  # the attempt has adopted another claim: settle that claim, too
             await asyncio.sleep(pause)
             if (
                 self.is_unrecorded

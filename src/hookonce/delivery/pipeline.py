@@ -116,7 +116,7 @@ class Pipeline:
             signed, unverified_hints = read_headers(headers, self._service)
             verified = self._verifier.verify_parts(body, signed, now=received.at_unix)
         except VerificationError as error:
-            # With its traceback the error would hold this frame: a reference cycle with the body.
+            # Drop the traceback: it holds this frame, a reference cycle that keeps the body alive.
             refusal = error.with_traceback(None)
             observers.notify(DeliveryRefused(received, refusal))
             outcome = Outcome(error.status_hint, error.reason)

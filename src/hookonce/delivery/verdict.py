@@ -27,12 +27,12 @@ _FAILED = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED)
 
 
 def is_last_delivery(delivery_attempt: int | None) -> bool:
-    """Return whether this is the sender's last attempt by its own count, which is unsigned."""
+    """Return whether this is the sender's last attempt according to its unsigned header."""
     return delivery_attempt is not None and delivery_attempt >= ATTEMPTS
 
 
 def may_be_last(claim: Claimed, delivery_attempt: int | None) -> bool:
-    """Return whether this may be the sender's last attempt, by unsigned counts.
+    """Return whether this may be the sender's last attempt; both counts can be forged.
 
     Anybody can replay a delivery with another header, and each copy counts as an attempt.
     """

@@ -316,7 +316,7 @@ class Router:
 
     def _add(self, *handlers: Handler) -> None:
         ahead = [(router, handler) for router in self._lineage() for handler in handlers]
-        for router, handler in ahead:  # check all before changing any
+        for router, handler in ahead:  # check all routers before the first change
             router._table.check(handler)
         for router, handler in ahead:
             router._table.add(handler)
