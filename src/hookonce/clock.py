@@ -16,7 +16,7 @@ from typing import TypeAlias
 Clock: TypeAlias = Callable[[], float]
 """A function that returns the Unix time in seconds."""
 
-# A million years. A store returns any number that was written to it.
+# A million years. Longer durations come from damaged records, for example.
 _LONGEST_SECONDS = 1e6 * 366 * 86_400
 
 

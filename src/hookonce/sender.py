@@ -24,7 +24,7 @@ hours, and one more hour allows for clocks and slow answers."""
 
 DISABLING_SECONDS = 72 * 3600.0
 DISABLING_FAILURES = 10
-"""The sender disables an endpoint when both are reached (Limits: Disable threshold)."""
+"""The sender disables an endpoint at both limits together (Limits: Disable threshold)."""
 
 LOG_SECONDS = 14 * 86_400.0
 """How long the sender keeps its delivery log (Limits: Delivery log retention)."""

@@ -115,7 +115,7 @@ class DeliveryApp:
         if scope["method"] != "POST":
             await self._refuse(send, NOT_POST, started)
             return
-        # A copy: uvicorn with httptools appends trailers to its list as they arrive.
+        # Copy the list: uvicorn with httptools appends trailers to it when they arrive.
         headers, limits, partial = list(scope["headers"]), self._limits, None
         most = limits.body_bytes
         try:

@@ -94,7 +94,7 @@ class Expectation(Observer, Generic[E, P]):
         if self._where is not None:
             for delivery in self._recent(_EARLY_SECONDS):
                 self._keep_if_expected(delivery)
-            await asyncio.sleep(0)  # so that `first` finds the recent events
+            await asyncio.sleep(0)  # let `_keep` run, so that `first` finds the recent events
         return self
 
     async def __aexit__(
@@ -127,7 +127,7 @@ class Expectation(Observer, Generic[E, P]):
             found = event
             if self._where is not None and not self._where(event):
                 return
-        except PayloadError:  # the receiver makes it a dead letter
+        except PayloadError:  # the receiver makes the event a dead letter
             return
         except Exception as error:  # noqa: BLE001 - raised by `where`, for the waiting program
             found = error

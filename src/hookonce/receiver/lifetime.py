@@ -132,7 +132,7 @@ class Lifetime:
                     )
                 if self.reporter is not None:
                     await self.reporter.stop()
-            finally:  # a server that waits no longer cancels this task: close all the same
+            finally:  # also if the server cancels this task at its time limit
                 self.dependencies.threads.close()
                 await self.store.aclose()
 

@@ -59,7 +59,7 @@ from .wiring import Wiring
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from ..client import Client  # it needs httpx2
+    from ..client import Client  # the client needs httpx2
 
     P = TypeVarWithDefault("P", default=Never)  # typing.TypeVar has defaults from Python 3.13 on
 
@@ -268,7 +268,7 @@ class Receiver(Router):
             settings = self._wiring.settings.replaced(**changes)
         except (ValueError, TypeError, ImportError) as error:
             raise error.with_traceback(None) from error.__cause__
-        finally:  # as in the constructor
+        finally:  # error trackers send locals; see the constructor
             del changes
         copied = shallow_copy(self)  # keeps the attributes of a subclass
         source = self if router is None else router

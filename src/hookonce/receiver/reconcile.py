@@ -37,13 +37,13 @@ from ..stores.protocols import Reports
 from ..stores.reconciling import ReconcilingStore, Span
 from ..stores.values import Known
 
-if TYPE_CHECKING:  # it needs httpx2
+if TYPE_CHECKING:  # the client needs httpx2
     from ..client import Client
 
 
 _log = get_logger("hookonce")
 
-# An event is backfilled once it is handled, or stored in the inbox, which loses nothing.
+# An event counts as backfilled if it is handled, or stored in the inbox, which loses nothing.
 _BACKFILLED = {Known.DONE, Known.WAITING}
 
 _PENDING = "pending"

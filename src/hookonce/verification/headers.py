@@ -300,7 +300,7 @@ _MALFORMED = {
 
 def _encoded(value: object, field: int) -> bytes:
     if isinstance(value, str):
-        # A signature with lone surrogates matches nothing; a good signature beside it still may.
+        # A signature with lone surrogates matches nothing; another one in the header still may.
         errors = "replace" if field == _SIGNATURE else "strict"
         try:
             return value.encode("utf-8", errors)

@@ -23,7 +23,7 @@ from .secrets import SecretSource, SecretsProvider, decode_secret, provided, sec
 DEFAULT_TOLERANCE = TOLERANCE_SECONDS
 """Seconds: "a webhook-timestamp more than five minutes away" is rejected (interface, Limits)."""
 
-# Eleven digits, the most that a receiver accepts.
+# A receiver accepts timestamps of at most eleven digits.
 _END_OF_TIMESTAMPS = 10**11
 
 Signer: TypeAlias = Callable[[bytes, bytes], bytes]
@@ -130,7 +130,7 @@ class Verifier:
     ) -> None:
         try:
             known = secrets_of(secrets)
-            # One attribute for both, so that no thread sees new secrets with old keys.
+            # One attribute holds secrets and keys: no thread sees new secrets with old keys.
             self._keyring = known, _signers(known)
         except SecretError as error:
             known = ()

@@ -107,7 +107,7 @@ class AttemptLog(Observer):
     ) -> None:
         began = self._taken.pop(delivery.key, None)
         if began is None or not _log.isEnabledFor(level):
-            return  # not fetched by a worker: a request has its own line, a replay has none
+            return  # only attempts of workers get a line here
         milliseconds = round((time.perf_counter() - began) * 1000, 1)
         event_id, event_type = printable(delivery.event_id), printable(delivery.event_type or "?")
         _log.log(
