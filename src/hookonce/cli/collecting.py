@@ -10,7 +10,7 @@ _NEW_OBJECTS = 10_000
 
 
 def collect_rarely() -> None:
-    """Run the garbage collector less often, and never over the objects that exist now.
+    """Run the garbage collector less often, and skip the objects that exist now.
 
     A receiver makes no reference cycles, but a handler may.
     """

@@ -21,7 +21,7 @@ _MODULES = (
     *("chaos", "dead", "demo", "doctor", "emulate", "endpoints", "guide", "health"),
     *("inbox", "ledger", "reconcile", "send", "serve", "store", "verify", "worker"),
 )
-"""The modules that each define one command, of the same name."""
+"""The modules with the commands: each defines the command of its name."""
 
 
 class _Commands(click.Group):

@@ -268,7 +268,7 @@ class _Demonstration:
             self._output.record({"fault": fault, "right": False}, f"WRONG: {fault}", "bold red")
 
     def _print(self, row: _Row, started: float, style: str, wanted: str) -> None:
-        """Print a delivery or an attempt; ``wanted`` is the right outcome of a wrong one."""
+        """Print a delivery or an attempt; if ``wanted`` is not empty, the outcome is wrong."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         *shown, status = row

@@ -21,7 +21,7 @@ from .numbers import FiniteRange
 from .output import Output, json_option, system_fault
 from .statuses import CannotBegin, Status
 
-# At a higher speed, a run of a few days would pass the year 9999, Python's last.
+# At a higher speed, a run of a few days would go past the year 9999, the last of Python's dates.
 _HIGHEST_SPEED = 100_000
 
 

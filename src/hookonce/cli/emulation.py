@@ -150,7 +150,7 @@ class Emulation:
         port: int | None,
         key: str | None = None,
     ) -> None:
-        """Emit all events; return when all are settled or at Ctrl-C; with an API, only at Ctrl-C.
+        """Emit all events; wait until all are settled, or until Ctrl-C; with an API, until Ctrl-C.
 
         Args:
             port: serve the API on this port.

@@ -60,7 +60,7 @@ def ended_by_signals(end: Callable[[], object], *, kills_at_second: bool = True)
 
 @contextmanager
 def ended_after_this(what: str) -> Iterator[None]:
-    """Hold SIGTERM, SIGHUP and Ctrl-C back during the block, then end if one of them came.
+    """Delay SIGTERM, SIGHUP and Ctrl-C until the end of the block.
 
     Args:
         what: the work that must finish first, for the message to the operator.

@@ -146,7 +146,7 @@ class Output:
         self._console.print(table)
 
     def _stack(self, rows: Sequence[Mapping[str, str]], columns: Mapping[str, str]) -> None:
-        """Print rows that are too wide for a table: one line, then the other fields below."""
+        """Print rows that are too wide for a table, each on several lines."""
         first = next(iter(columns))
         for row in rows:
             head = [value for name in (first, "id", "type") if (value := row.get(name))]

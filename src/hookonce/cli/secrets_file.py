@@ -1,4 +1,4 @@
-"""A file of secrets, one a line, newest first; commands replace it as a whole.
+"""A file of secrets, one per line, newest first; commands replace the whole file.
 
 A command may be killed at any moment: the file then holds either the old text or the new text.
 The new text is on the disk, in a temporary file of the same folder, before it takes the file's

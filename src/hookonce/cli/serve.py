@@ -354,7 +354,7 @@ def _refusing(receiver: Receiver) -> ASGIApp:
 
 
 def _restart_at_changes() -> None:
-    """Run this command again without --reload, and again whenever a Python file changes."""
+    """Run this command without --reload, and restart it whenever a Python file changes."""
     try:
         from watchfiles import PythonFilter, run_process  # noqa: PLC0415 - only --reload needs it
     except ImportError:

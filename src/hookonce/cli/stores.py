@@ -28,7 +28,7 @@ STORE_VARIABLE = "HOOKONCE_STORE"
 STORE_HELP = f"""STORE_URL is the URL of the receiver's store, for example sqlite:///hookonce.db
 or redis://localhost:6379/0. Every user of the machine can see arguments: put a URL with a password
 into the environment variable {STORE_VARIABLE}, or into a file named by --store-file."""
-"""The text below the help of each group of commands that take a store."""
+"""The help text about stores, for every group of commands that takes a store."""
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 store_file_option = click.option(

@@ -120,7 +120,7 @@ class _Supervisor:
         self._last_failure = -inf
         self._next_start = -inf
         self._status = 0
-        self._deadline: float | None = None  # of the shutdown; None while running
+        self._deadline: float | None = None  # when the shutdown must be over
 
     def run(self) -> Member:
         before = {number: signal.signal(number, self._note_signal) for number in _SIGNALS}
@@ -149,7 +149,7 @@ class _Supervisor:
         self._signals.append(number)
 
     def _lacks_process(self) -> bool:
-        """Return whether a process is missing; the second starts only after the first was ready."""
+        """Return whether to start a process; until one has been ready, there is only one."""
         wanted = self._count if self._has_started else 1
         return (
             self._deadline is None

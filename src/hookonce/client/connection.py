@@ -48,7 +48,7 @@ _MOST_ATTEMPTS = 5
 _FIRST_WAIT_SECONDS = 0.5
 _MOST_PROBLEMS = 5
 
-# A page of 100 posts with the longest captions has 6 MB (interface, Limits).
+# The largest page, 100 posts with the longest captions, has 6 MB (interface, Limits).
 _MOST_ANSWER_BYTES = 16 * 1024 * 1024
 _TOO_LONG = f"the answer is longer than {_MOST_ANSWER_BYTES >> 20} MiB; ask for smaller pages"
 
@@ -319,7 +319,7 @@ class Connection:
                 reason = f"{_ANOTHER_LOOP} ({type(error).__name__})"
             return _NoAnswer(reason, may_have_arrived=way.was_sent, is_lasting=True)
         except asyncio.CancelledError as error:
-            # The error's frames hold the header with the key.
+            # Drop the original error, because its frames hold the header with the key.
             error.__context__ = None
             raise error.with_traceback(None) from None
         finally:
@@ -395,7 +395,8 @@ async def _answer_of(response: httpx2.Response, *, reads: bool) -> _Answer:
     if not reads:
         return _Answer(status, headers)
     if len(headers.get_list("content-encoding", split_commas=True)) > 1:
-        # Each layer can multiply the bytes, and the limit counts only the outermost layer.
+        # Each layer of compression can multiply the bytes; the limit counts the outermost layer
+        # only.
         return _Answer(status, headers, fault=_ENCODED_TWICE)
     content = bytearray()
     async for piece in response.aiter_bytes():

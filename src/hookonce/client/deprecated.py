@@ -34,7 +34,8 @@ def current_names(post: PostLike) -> PostInput:
         post = PostInput.model_validate(post)
     targets = []
     for target in post.targets:
-        # In Python 3.11 a comprehension has its own frame, which would change the stack level.
+        # In Python 3.11 a comprehension has its own frame, which would change the warning's stack
+        # level.
         targets.append(_renamed(target, _OF_A_TARGET))  # noqa: PERF401 - see above
     return _renamed(post, _OF_A_POST).model_copy(update={"targets": targets})
 

@@ -20,7 +20,7 @@ _MOST_EMPTY_PAGES = 10
 
 
 def texts(name: str, values: Iterable[str]) -> list[str]:
-    """Return a checked list of texts.
+    """Return texts as a list; TypeError for a single text.
 
     Raises:
         TypeError: it is a single text, which Python would split into letters, or not a list of

@@ -20,7 +20,7 @@ class Disturbance(StrEnum):
     DUPLICATE = "duplicate"
     """A copy arrives within two minutes after the attempt has succeeded."""
     CONCURRENT_DUPLICATE = "concurrent_duplicate"
-    """One or two copies arrive at the same moment."""
+    """One or two copies arrive at the same moment as the attempt."""
     DELAY = "delay"
     """The first attempt comes up to 30 minutes late, after many later events."""
     REORDERING = "reordering"
@@ -40,7 +40,7 @@ class Disturbance(StrEnum):
     ROTATION = "rotation"
     """The secret is rotated just before the attempt."""
     FLOOD = "flood"
-    """Forged requests come at the same time."""
+    """Many forged requests arrive together with the attempt."""
     BURST = "burst"
     """Many events are emitted at once; this affects a series of events, not one attempt."""
 

@@ -111,9 +111,9 @@ class Deliveries:
         kept_since = self._timeline.now - LOG_SECONDS
         while self._rows and (row := next(iter(self._rows.values()))).created_at < kept_since:
             if row.status is DeliveryStatus.PENDING:
-                break  # in fast time one attempt can take 14 days
+                break  # if time runs fast, one attempt can take 14 days
             del self._rows[row.id]
-        if len(self._rows) > 1.1 * _LOGGED:  # by a tenth, since this reads all rows
+        if len(self._rows) > 1.1 * _LOGGED:  # rarely, because this reads all rows
             settled = [
                 row.id for row in self._rows.values() if row.status is not DeliveryStatus.PENDING
             ]
@@ -139,7 +139,7 @@ class Deliveries:
         plan = self._plan_for(row, row.attempts)
         if plan.rotates:
             if self._rotate is None:
-                plan = UNDISTURBED  # no rotation, so the log shows none
+                plan = UNDISTURBED  # the log must not show a rotation
             else:
                 self._rotate(endpoint)
         random = self._random_for(row, "beside")

@@ -72,7 +72,7 @@ class Publishing:
             self.schedule(post, scheduled_at)
 
     def schedule(self, post: PostRow, moment: float) -> None:
-        """Publish a post at a time, or now if the time has passed."""
+        """Plan the publishing of a post; publish now if the time has passed."""
         self.withdraw(post)
         post.scheduled_at, post.unsent_status = moment, "scheduled"
         for target in post.targets:

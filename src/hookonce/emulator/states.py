@@ -1,7 +1,7 @@
 """The states of the service's resources, as tables (interface, States and transitions).
 
-Rows that quote the interface are documented there. The interface does not show the transitions of
-targets and channels, so those rows are the emulator's own.
+A quote above a row is a row of the interface: state, operation, condition and result. The interface
+does not show all transitions of targets and channels; rows without a quote are the emulator's own.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def _listed_classes() -> frozenset[tuple[str, str]]:
 
 
 def _contracts(module: str, cls: Class, members: Iterable[Name]) -> list[Class]:
-    """Return the listed protocols and bases of a class; leave out bases of other listed ones."""
+    """Return the listed protocols and bases of a class, without the bases of other listed bases."""
     found = [one for one in cls.ancestors if (one.module, one.node.name) in _listed_classes()]
     calls = {(member.name, member.is_async) for member in members}
     package = module.rpartition(".")[0]

@@ -144,7 +144,7 @@ class _Running:
         self._thread.start()
 
     def is_ours(self) -> bool:
-        """Return whether this process started the thread; after a fork the parent has it."""
+        """Return whether this process started the thread; False in a child process."""
         return self._process == os.getpid()
 
     def call(self, work: Coroutine[Any, Any, T]) -> Future[T]:

@@ -80,7 +80,7 @@ def diagnose(
     """
     secrets = (secrets,) if isinstance(secrets, str) else secrets
     retired = (retired,) if isinstance(retired, str) else retired
-    headers = cast("RawHeaders", list(header_pairs(headers)))  # several functions read it
+    headers = cast("RawHeaders", list(header_pairs(headers)))  # several functions read the headers
     usable, unusable = _sorted_out(secrets)
     try:
         parsed = DeliveryHeaders.parse(headers)
@@ -324,7 +324,7 @@ def _bodies(body: bytes) -> list[_Candidate]:
 
 
 def _before_transport(body: bytes) -> Iterator[tuple[bytes, Explanation]]:
-    """Yield the bodies from which one usual change of bytes would have made this body."""
+    """Yield what the body may have been before one usual change of its bytes."""
     line_ends = Explanation(
         "Line ends within the body, or at its end, were changed.",
         "Save and pass on the body as bytes, not as text.",

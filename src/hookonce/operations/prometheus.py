@@ -93,7 +93,7 @@ class PrometheusObserver(Observer):
         self._sampled: dict[tuple[object, ...], float] = {}
 
     def know(self, receiver: Receiver) -> None:
-        """Add a receiver, for labels of its event types and gauges of its store.
+        """Add a receiver: its event types become labels, and its store gets gauges.
 
         Without this call only the service's own event types are labels. ``metrics_routes`` and
         ``refreshing`` call it.

@@ -92,7 +92,7 @@ def wire_names(
     extra: bool,
     place: tuple[str, ...] = ("data",),
 ) -> dict[str, JsonValue]:
-    """Return data with all names in the spelling of the wire.
+    """Return the data under the wire names of their fields.
 
     Args:
         data: the fields; names in either spelling.

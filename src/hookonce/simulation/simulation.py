@@ -226,7 +226,7 @@ class _Simulation:
         )
         self._secret = new_secret()
         self._secrets = _Secrets(self._secret)
-        # A new name, so that events of other runs in a shared store do not count.
+        # A new endpoint, so that other events in a shared store do not count.
         self._endpoint = f"chaos-{token_hex(4)}"
         self._store = self._opened_store()
         self._emitted: list[Emitted] = []

@@ -106,5 +106,5 @@ class WatchedInboxStore(WatchedStore, WrappedInbox):
         return batch
 
     async def wait(self, endpoint: str, seconds: float) -> None:  # noqa: ARG002 - the contract's
-        """Sleep: all events come from this process, which wakes its worker without the store."""
+        """Sleep; only this process enqueues events, and doing so wakes its worker."""
         await asyncio.sleep(seconds)

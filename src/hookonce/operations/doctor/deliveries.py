@@ -45,7 +45,7 @@ class TestDelivery:
         return replace(self, secret=new_secret()).genuine()
 
     def rewritten(self) -> tuple[SignedRequest, ...]:
-        """Return deliveries in the usual JSON layouts: rewriting the JSON changes nothing."""
+        """Return deliveries in the usual JSON layouts, which rewriting does not change."""
         return tuple(
             self._signed(json.dumps(self.envelope, separators=separators).encode())
             for separators in ((", ", ": "), (",", ":"))

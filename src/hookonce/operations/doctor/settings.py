@@ -21,7 +21,7 @@ GRACE_SECONDS = 30.0
 
 _LEAST_DEPTH = 1000
 
-# The share of the tolerance that a clock may be wrong; clocks that NTP sets are far more exact.
+# How wrong a clock may be, as a share of the tolerance; NTP keeps clocks far more exact.
 _SMALL_PART = 0.1
 # A Date header gives whole seconds and is already old when it arrives; ignore smaller differences.
 _LEAST_SKEW_SECONDS = 2.0

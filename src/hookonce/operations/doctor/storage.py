@@ -33,7 +33,7 @@ class _OnServers(Protocol):
         ...
 
 
-# A time limit for stores of the user: the built-in stores stop after three seconds by themselves.
+# The time limit for a user's own store; the built-in stores give up after three seconds.
 _STORE_SECONDS = 5.0
 # How many events of the inbox, and as many dead letters, are read to find outstanding handlers.
 _CHECKED_EVENTS = 1_000

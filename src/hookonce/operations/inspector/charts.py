@@ -16,7 +16,7 @@ HEIGHT = 60
 # A longer time without values interrupts the line.
 _LONGEST_GAP_SECONDS = 10
 
-# A current value covers the last ten seconds, because that of one second would jump.
+# A current value is that of ten seconds: the value of one second would change too fast to read.
 _NOW_SECONDS = 10
 
 
@@ -131,7 +131,7 @@ def _y(value: float, top: float) -> float:
 
 
 def _nice(value: float, *, least: float) -> float:
-    """Return the first of ``least`` times 1, 2, 5, 10, 20 and so on that is not below a value."""
+    """Round a value up to ``least`` times 1, 2, 5, 10, 20 and so on."""
     nice, factors = least, cycle((2, 2.5, 2))
     while nice < value:
         nice *= next(factors)

@@ -39,7 +39,7 @@ _VERSION = re.compile("[0-9]{1,15}")  # int() raises for thousands of digits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What a page shows and how its updates are rendered.
+    """The filters of a page, and the functions that render its updates.
 
     Attributes:
         overview: renders what stands above the rows, by name of the part.
@@ -74,7 +74,7 @@ class Live:
 
     @property
     def is_full(self) -> bool:
-        """Whether the most streams that the bounds allow are open."""
+        """Whether the maximum number of streams is open."""
         return self._viewers >= self._bounds.viewers
 
     @property

@@ -44,7 +44,7 @@ DEFAULT_KEYS = frozenset(
         "token",
     }
 )
-"""The fields that are hidden by default, also if a longer name ends like this."""
+"""The field names that are hidden by default, alone or at the end of a longer name."""
 
 # Credentials, which are hidden in every configuration.
 _ALWAYS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})

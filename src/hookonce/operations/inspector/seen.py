@@ -14,7 +14,7 @@ from ...verification.signature import VerifiedDelivery
 from ...watching.records import DeliveryAnswered, DeliveryReceived
 from ...watching.steps import EventState, EventStep
 
-# The most steps of an event: three handlers in the inbox's default of twelve attempts have fewer.
+# The most steps of an event: three handlers with twelve attempts, the inbox's default, have fewer.
 _MOST_STEPS = 100
 
 

@@ -47,7 +47,7 @@ _STORE_SECONDS = 5.0
 _MOST_WAITING_PAGES = 8
 _PAGE_SECONDS = 10.0
 
-# Errors in a list may quote hidden values; these bodies are read to find the hidden values.
+# Errors in a list may quote hidden values. Read bodies up to this size to find these values.
 _MOST_LISTED_BYTES = 1024**2
 _LIST_SECONDS = 3.0
 _AT_ONCE = 8
@@ -139,7 +139,7 @@ class Site:
 
     @asynccontextmanager
     async def _one_at_a_time(self) -> AsyncIterator[None]:
-        """Run one such block at a time, because a page with bodies may need much memory."""
+        """Let one block run at a time, because a page with bodies may need much memory."""
         if self._waiting_pages >= _MOST_WAITING_PAGES:
             raise BusyError
         self._waiting_pages += 1
@@ -270,7 +270,7 @@ class Site:
         if event_id is None:
             wanted = 'send {"id": "…"}'
             return JSONResponse({"ok": False, "outcome": wanted}, HTTPStatus.BAD_REQUEST)
-        self._journal.follow(event_id)  # its steps may not be kept yet
+        self._journal.follow(event_id)  # keep its steps from now on
         result = await self._actions.act(name, event_id, client_of(request))
         self._overviews.forget()
         content = {"id": event_id, "ok": result.ok, "outcome": result.outcome}
