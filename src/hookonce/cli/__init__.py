@@ -19,7 +19,7 @@ def main() -> None:
     if missing:
         needs = f"the command line needs {', '.join(missing)}: pip install 'hookonce[cli]'"
         print(needs, file=sys.stderr)
-        sys.exit(2)  # the value of Status.CANNOT_BEGIN; its module imports click
+        sys.exit(2)  # Status.CANNOT_BEGIN; importing its module would need click
     # Print escapes of characters that the terminal's encoding cannot represent.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

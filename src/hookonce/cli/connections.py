@@ -38,7 +38,7 @@ _MOST_PIPELINED_BYTES = 256 * 1024
 
 _WARNING_SECONDS = 60.0
 
-_OTHER_FILES = 256  # files of the store, the log and the interpreter
+_OTHER_FILES = 256  # how many files the store, the log and the interpreter open
 
 
 class Connections:
@@ -139,7 +139,7 @@ class _Connection(HttpToolsProtocol):
     others: ClassVar[Connections]
 
     _in_head = False
-    _framing_bytes = 0  # of the current head, or between two parts of a body
+    _framing_bytes = 0  # bytes of the current head, or between two parts of a body
     _pipelined_bytes = 0
     _exceeds = False
     _current: RequestResponseCycle | None = None  # the request that the application is answering

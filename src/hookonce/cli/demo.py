@@ -303,5 +303,5 @@ class _Demonstration:
 
 
 def _event(event_type: str, event_id: str | None = None) -> OutgoingEvent:
-    event_id = event_id or f"evt_{token_hex(5)}"  # short enough for its column
+    event_id = event_id or f"evt_{token_hex(5)}"  # an id that is short enough for its column
     return OutgoingEvent(event_id, event_type, event_body(event_type, event_id=event_id))

@@ -1,4 +1,4 @@
-"""How a command that runs handlers ends: at a signal, and with threads that cannot be stopped."""
+"""The end of a command that runs handlers: after a signal, and with running threads."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def print_one(
         return await events.load(store)(await _one_key(events, store, event_id, endpoint))
 
     event = with_store(store_url, load)
-    if event is None:  # handled or discarded since `_one_key`
+    if event is None:  # the event was handled or discarded in the meantime
         raise Nothing(f"there is no {events.name} {event_id!r} any more")
     if raw:
         click.echo(event.delivery.body, nl=False)

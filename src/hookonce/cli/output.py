@@ -45,7 +45,7 @@ def _apart() -> Iterator[IO[str]]:
     with ExitStack() as stack:
         try:
             number, other = own.fileno(), sys.stderr.fileno()
-        except (OSError, AttributeError):  # a file in memory, or no file
+        except (OSError, AttributeError):  # standard output has no file descriptor
             stack.enter_context(redirect_stdout(sys.stderr))
             yield own
             return

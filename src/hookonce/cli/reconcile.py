@@ -114,7 +114,7 @@ def reconcile(
                 found = await receiver.reconcile(client, webhook_id, since=since)
                 if accepts:
                     found = await _accepted(found, receiver, event_ids or None, output)
-        except (ClientError, StoreError) as error:  # not status 1, which means gaps
+        except (ClientError, StoreError) as error:  # status 2, because status 1 means gaps
             raise CannotBegin(str(error)) from None
         _show(found, client, output)
         for failure in found.failures:

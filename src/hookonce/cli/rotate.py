@@ -290,7 +290,7 @@ class _Rotation:
 
 
 def _removable(rotation: OpenRotation) -> datetime:
-    """Return when the last delivery signed only by the old secret exceeds the tolerance."""
+    """Return when deliveries signed only by the old secret become too old to be accepted."""
     return rotation.at + timedelta(seconds=TOLERANCE_SECONDS)
 
 

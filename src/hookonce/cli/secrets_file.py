@@ -129,7 +129,7 @@ class SecretsFile:
             mode = 0o600 if before is None else stat.S_IMODE(before.st_mode)
             mode = 0o600 if mode & stat.S_IRWXO else mode
         temporary = self.path.with_name(f".{self.path.name}.new")
-        temporary.unlink(missing_ok=True)  # left by a killed command
+        temporary.unlink(missing_ok=True)  # a killed command may have left this file
         with open(temporary, "xb", opener=_open) as file:
             try:
                 file.write(text.encode())

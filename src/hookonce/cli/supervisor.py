@@ -81,7 +81,7 @@ class Member:
 
 
 def supervised(count: int, announcement: str, listeners: Sequence[socket.socket] = ()) -> Member:
-    """Fork ``count`` processes, and return in each; the calling process supervises them to the end.
+    """Fork ``count`` processes and return in each of them; the calling process never returns.
 
     A process that cannot start ends all of them, with its exit status. A process that dies later is
     replaced: after growing pauses if processes keep dying soon after their start. If five of them
@@ -257,7 +257,7 @@ class _Supervisor:
         self._status = status
         longest = max((one.end_seconds for one in self._processes.values()), default=0.0)
         self._deadline = time.monotonic() + longest
-        for listener in self._listeners:  # closed, because nobody accepts connections any more
+        for listener in self._listeners:  # no process accepts connections any more
             listener.close()
         self._send(signal.SIGTERM)
 

@@ -53,7 +53,7 @@ def worker(
             f"{receiver} has no inbox: it handles events inside the request. For a worker, create"
             " it with Receiver(inbox=Inbox(embedded=False), …)"
         )
-    start_logging(log_level, log_format)  # configure again: the module may have changed logging
+    start_logging(log_level, log_format)  # the imported module may have changed the logging
     collect_rarely()
     run(_work(targets, receiver, member))
     end_with_its_threads()

@@ -131,7 +131,7 @@ class Connection:
         allow_http: bool,
         transport: httpx2.AsyncBaseTransport | None,
     ) -> None:
-        self.base_url = base_url.rstrip("/").removesuffix("/v1")  # the operations add /v1
+        self.base_url = base_url.rstrip("/").removesuffix("/v1")  # each operation adds /v1
         self._allow_http = allow_http
         base = urlsplit(self.base_url)
         self._host, self._scheme = base.hostname or "", base.scheme
@@ -218,7 +218,7 @@ class Connection:
         # `httpx2.AsyncClient.build_request` would add the client's own headers.
         sent = {**given, "content-length": str(size)}
         request = httpx2.Request(method, address, headers=sent, content=file)
-        request.url = address  # the constructor's copy would show the path in the log
+        request.url = address  # httpx2's copy of the URL would show the path in the log
         is_free = self._service_is_private or address.host == self._host
         result = await self._exchange(request, seconds, _Way(request, may_reach_private=is_free))
         if isinstance(result, _NoAnswer):
@@ -353,7 +353,7 @@ class _Way:
         """Record a step of httpx2; raise ``_PrivateAddressError`` to stop a forbidden upload."""
         match event.partition(".")[2]:
             case "connect_tcp.started":
-                self._is_direct = info["host"] == self._host  # another host is a proxy
+                self._is_direct = info["host"] == self._host  # a different host is a proxy
             case "connect_tcp.complete":
                 self._stream = info["return_value"]
                 peer = self._stream.get_extra_info("server_addr")
@@ -485,7 +485,7 @@ def fault_of_address(url: str, *, allow_http: bool) -> str | None:
         parts = urlsplit(url)
         host, has_user = parts.hostname or "", parts.username is not None
         _ = parts.port  # raises ValueError for a wrong port
-        httpx2.URL(url)  # raises ValueError for some URLs that urlsplit accepts
+        httpx2.URL(url)  # raises an error for some URLs that urlsplit accepts
     except (ValueError, TypeError, AttributeError, httpx2.InvalidURL):
         return _NO_ADDRESS
     is_safe = parts.scheme == "https" or (

@@ -270,7 +270,7 @@ class DescribedDelay(Described):
 
 
 class DescribedLimits(Described):
-    """The limits that the interface does not give as numbers, and the rest of the daily quota."""
+    """Limits without a documented number, and the rest of the daily quota."""
 
     scheduled_posts_per_month: Annotated[int, Field(ge=0)] | None = None
     x_credits: Annotated[int, Field(ge=0)] | None = None

@@ -209,7 +209,7 @@ class EventGenerator:
 
     def _caption(self, channel: Channel) -> str | None:
         if self._once_in(3):
-            return None  # the post's own caption applies
+            return None  # null: the post's own caption applies
         paragraphs = 1
         if channel.platform in _LONG_CAPTIONS and self._once_in(5):
             paragraphs = self._random.randint(20, 200)

@@ -1,7 +1,7 @@
 """The states of the service's resources, as tables (interface, States and transitions).
 
-A quote above a row is a row of the interface: state, operation, condition and result. The interface
-does not show all transitions of targets and channels; rows without a quote are the emulator's own.
+The interface does not show all transitions. The comments name those that it shows; the others are
+the emulator's own.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ class PostStep(Enum):
 
 POST_CONFLICTS: Mapping[tuple[str, PostStep], str] = MappingProxyType(
     {
-        # "publishing | replace or delete | always | refused with 409 post.publishing"
+        # The interface shows that a post cannot be replaced or deleted while it is being published.
         ("publishing", PostStep.SAVE_DRAFT): "post.publishing",
         ("publishing", PostStep.SUBMIT): "post.publishing",
         ("publishing", PostStep.DELETE): "post.publishing",
         ("publishing", PostStep.PUBLISH): "post.publishing",
         ("publishing", PostStep.RESCHEDULE): "post.publishing",
-        # "pending_approval | replace with mode other than draft | refused; only a draft save"
+        # The interface allows only a draft save before the approval.
         ("pending_approval", PostStep.SUBMIT): "post.pending_approval",
-        # "pending_approval | publish or reschedule | refused with 409 post.pending_approval"
+        # The interface forbids to publish or reschedule before the approval.
         ("pending_approval", PostStep.PUBLISH): "post.pending_approval",
         ("pending_approval", PostStep.RESCHEDULE): "post.pending_approval",
-        # "published | publish operation | already published | 409"
+        # The interface forbids to publish a published post again.
         ("published", PostStep.PUBLISH): "post.published",
-        # "published | delete | always | 409"
+        # The interface forbids to delete a published post.
         ("published", PostStep.DELETE): "post.published",
         ("published", PostStep.SAVE_DRAFT): "post.published",
         ("published", PostStep.SUBMIT): "post.published",
@@ -74,12 +74,12 @@ Table = Mapping[tuple[str, Enum], str]
 
 TARGETS: Table = MappingProxyType(
     {
-        # "not yet published | publish operation | every target not yet out is queued"
+        # In the interface, a publish operation queues every target that is not published yet.
         ("pending", TargetStep.QUEUE): "queued",
         ("held", TargetStep.QUEUE): "queued",
-        # "failed target | retry | target is in failed state | re-attempted"
+        # In the interface, a failed target can be tried again.
         ("failed", TargetStep.QUEUE): "queued",
-        # "A channel whose status is not active holds anything scheduled to it"
+        # In the interface, a channel that is not active holds its scheduled targets.
         ("pending", TargetStep.HOLD): "held",
         ("queued", TargetStep.HOLD): "held",
         ("failed", TargetStep.HOLD): "held",
@@ -113,7 +113,7 @@ CHANNELS: Table = MappingProxyType(
             (state, ChannelStep.DISCONNECT): "disconnected"
             for state in ("active", "needs_reconnect", "error")
         },
-        # "… until it is reconnected in the app"
+        # In the interface, a channel becomes active again when it is reconnected in the app.
         **{
             (state, ChannelStep.RECONNECT): "active"
             for state in ("needs_reconnect", "error", "disconnected")

@@ -115,7 +115,7 @@ class InProcess:
             for call in left:
                 call.cancel()
             await asyncio.wait(left)
-        self._others = None  # `self._open` closes the transport
+        self._others = None  # `self._open.aclose()` closes the transport
         await self._open.aclose()
 
     async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:

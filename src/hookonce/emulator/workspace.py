@@ -19,7 +19,7 @@ _COMMENTS_KEPT = 10_000
 def zone_of(name: str) -> tzinfo:
     """Return a time zone by its IANA name; ValueError if this machine does not know it."""
     if name == "UTC":
-        return UTC  # needs no time zone database
+        return UTC  # UTC needs no time zone database
     try:
         return ZoneInfo(name)
     except (LookupError, ValueError, OSError) as error:

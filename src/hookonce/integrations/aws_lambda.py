@@ -160,7 +160,7 @@ class _GatewayRequest:
                 if isinstance(value, str):
                     yield str(name), value
         if repeated:
-            return  # in a REST API `headers` has the same names, each with its last value
+            return  # a REST API puts the same names into `headers`, with their last values
         for name, value in _mapping(self.event.get("headers")).items():
             if isinstance(value, str):
                 yield str(name), value
@@ -193,7 +193,7 @@ class _GatewayRequest:
         }
         if "elb" in _mapping(self.event.get("requestContext")):
             answer["statusDescription"] = f"{int(status)} {status.phrase}"
-            if "multiValueHeaders" in self.event:  # then the ALB ignores `headers`
+            if "multiValueHeaders" in self.event:  # the ALB then ignores `headers`
                 del answer["headers"]
                 answer["multiValueHeaders"] = {name: [value] for name, value in headers.items()}
         return answer

@@ -84,11 +84,11 @@ def _view(receiver: Receiver) -> Any:
         return HttpResponse(outcome.body, status=int(outcome.status), headers=headers)
 
     view: Any = webhook
-    view.csrf_exempt = True  # as csrf_exempt does
+    view.csrf_exempt = True  # the effect of csrf_exempt
     for alias in connections:
         view = transaction.non_atomic_requests(alias)(view)
-    view.login_required = False  # as login_not_required does
-    view.should_append_slash = False  # as no_append_slash does; for a pattern below include()
+    view.login_required = False  # the effect of login_not_required
+    view.should_append_slash = False  # the effect of no_append_slash, for a pattern below include()
     view.close = loop.close
     return view
 

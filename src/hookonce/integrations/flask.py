@@ -60,7 +60,7 @@ def mount(
         methods=_METHODS,
         provide_automatic_options=False,
         strict_slashes=False,
-        merge_slashes=False,  # no redirect of a path with two slashes
+        merge_slashes=False,  # do not redirect a path with two slashes
     )
     # A hook of the blueprint is not called for paths that match none of its rules.
     (app.after_app_request if isinstance(app, Blueprint) else app.after_request)(guard)

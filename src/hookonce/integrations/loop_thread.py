@@ -180,7 +180,7 @@ class _Running:
         if not opening.done():
             raise TimeoutError("it has not answered in time")
         if opening.exception() is not None and self._opening is opening:
-            self._opening = None  # so that the next delivery tries again
+            self._opening = None  # the next delivery tries to open the receiver again
         opening.result()
 
     async def close(self) -> None:
@@ -205,7 +205,7 @@ class _Running:
     async def _end(self) -> None:
         late = asyncio.all_tasks() - {asyncio.current_task()}
         for task in late:
-            task.cancel()  # otherwise its caller would wait for a loop that has stopped
+            task.cancel()  # otherwise the task's caller would wait for ever
         if late:
             await asyncio.wait(late)
         await self._loop.shutdown_asyncgens()

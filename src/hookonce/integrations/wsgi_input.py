@@ -176,5 +176,5 @@ def _socket_of(environ: WSGIEnvironment) -> socket.socket | None:
 def _close_for_reading(connection: socket.socket) -> None:
     # SSLSocket.shutdown() would end encryption, and the server would answer in plain text.
     is_own = isinstance(connection, socket.socket)
-    with suppress(OSError):  # already closed
+    with suppress(OSError):  # the connection is closed already
         (socket.socket if is_own else type(connection)).shutdown(connection, socket.SHUT_RD)

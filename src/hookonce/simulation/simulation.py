@@ -47,7 +47,7 @@ DEFAULT_CHAOS = 0.3
 # Near the limit of one process, so that many deliveries are in flight at the same time.
 _EVENTS_PER_SECOND = 200.0
 
-# The share of events of any type; all other events have a type with a handler.
+# This share of events may have a type without a handler.
 _OTHER_TYPES = 0.1
 
 # Most comments belong to a few recent posts, so that handlers with the post as key must wait for
@@ -201,9 +201,9 @@ class _Simulation:
     ) -> None:
         self._original = receiver
         self._loop = loop
-        # One clock object for all stores: stores in one SQLite file share a writer, which keeps
-        # their calls in order, only if they have the same clock object. Each access to a bound
-        # method makes a new object.
+        # Keep one clock object for all stores, because `loop.unix_clock` is a new object at each
+        # access. Stores in one SQLite file share a writer, which keeps their calls in order, only
+        # if they have the same clock object.
         self._clock = loop.unix_clock
         self._store_url = store_url
         self._mode = mode

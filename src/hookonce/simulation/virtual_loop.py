@@ -201,7 +201,7 @@ class _SkippingSelector(selectors.BaseSelector):
                 return self._real.select(patience)
         if self._ended:
             for _, ended in sorted(self._ended, key=itemgetter(0)):
-                if not ended.done():  # it may have been cancelled
+                if not ended.done():  # the future may have been cancelled
                     ended.set_result(None)
             self._ended.clear()
             return []

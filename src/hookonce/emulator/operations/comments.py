@@ -39,6 +39,6 @@ async def reply(call: ApiCall) -> RepliedComment:
     channel = backend.workspace.channels.get(channel_id)
     if channel is None or not channel.is_active:
         raise platform_rejected("channel.not_active", "The channel is not connected.")
-    # "open, assigned or done comment | reply | platform accepts the reply | done"
+    # An open, assigned or done comment is done after an accepted reply (interface, States).
     row.set_status("done")
     return RepliedComment(id=row.id, status=row.resource.status)

@@ -48,7 +48,7 @@ async def complete(call: ApiCall) -> Media:
         raise refused("media.failed")
     if row.status == "uploading" and row.content is None:
         raise refused("media.not_uploaded")
-    # "uploading | complete | media exists in the workspace | ready"
+    # A completed upload is ready (interface, States).
     row.status = "ready"
     if "width" in sent:
         row.width = body.width

@@ -17,7 +17,7 @@ from ...sender import TEST_TYPE
 from .findings import Finding, fault, fine, note, warning
 
 _LIKENESS = 0.6
-"""The least similarity (difflib's ratio) of a misspelt type to the right one."""
+"""How similar (difflib's ratio) a type must be to another to count as its misspelling."""
 
 
 def handler_findings(handlers: Sequence[Handler], known: Collection[str]) -> list[Finding]:

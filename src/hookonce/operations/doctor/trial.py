@@ -71,7 +71,7 @@ async def trial_findings(subject: Subject, *, host: str) -> list[Finding]:
         if await twin.idle(0):
             findings += [failed] if failed is not None else []
             async with twin.opened():
-                pass  # ends the threads of `twin` if the lifespan did not
+                pass  # the block ends threads of `twin` that the lifespan has left
     return findings
 
 

@@ -47,7 +47,8 @@ _STORE_SECONDS = 5.0
 _MOST_WAITING_PAGES = 8
 _PAGE_SECONDS = 10.0
 
-# Errors in a list may quote hidden values. Read bodies up to this size to find these values.
+# Errors in a list may quote hidden values. To find these values, the list reads bodies of this
+# total size.
 _MOST_LISTED_BYTES = 1024**2
 _LIST_SECONDS = 3.0
 _AT_ONCE = 8
