@@ -638,7 +638,7 @@ def dead_letter(
         delivery,
         dead_letter.reason,
         dead_letter.error,
-        record.attempt - (state is State.REPLAYED),  # the running attempt may succeed
+        record.attempt - (state is State.REPLAYED),  # the running attempt does not count yet
         record.finished,
         dead_letter.buried_unix,
         record.history,

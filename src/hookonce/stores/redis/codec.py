@@ -55,9 +55,9 @@ _CONSTANTS = f"""
 local MOST_FAILURES, WORKER_SECONDS = {MAX_HISTORY}, {WORKER_SECONDS!r}
 local INTERRUPTED = [[{json.dumps(INTERRUPTED)}]]
 """
-# `define_steps` is for speed. Each call of the script creates all its functions. For each outer
-# variable that a function uses, Lua then searches a list of the outer variables in use. A function
-# around the steps keeps that list short.
+# `define_steps` makes each call of the script faster. A call creates all functions, and for each
+# outer variable of a function Lua searches the list of all outer variables in use. That list is
+# short inside `define_steps`.
 SCRIPT = b"\n".join(
     [
         _CONSTANTS.encode(),

@@ -23,7 +23,7 @@ function ops.claim(arg)
   local key, token, lease = arg[1], arg[2], tonumber(arg[3])
   local record = new_record()
   grant(key, record, token, lease)
-  -- Not `call`: with a full memory SET fails, but a known event can still be answered.
+  -- Not `call`: SET fails with a full memory, but the claim of a known event can still be answered.
   local answer = redis.pcall('SET', name_of(key), packed(record), 'NX',
     'PX', milliseconds(math.max(retention, lease)))
   if answer and answer.ok then

@@ -19,7 +19,7 @@ local function key_lock_of(name)
   if stored then
     token, ends, lease, created, event_id, expires, has_waiting, nonce, called = cmsgpack.unpack(stored)
   end
-  -- After the clock was set back, a lease has more time left than it lasts: shorten it.
+  -- After the clock was set back, a lease has more time left than its length: shorten it.
   local is_capped = ends > now + lease
   ends = math.min(ends, now + lease)
   if ends <= now then
