@@ -60,7 +60,7 @@ class InThread(Generic[T]):
 
 
 def finish(step: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine that waits for nothing to its end, in this thread."""
+    """Run a coroutine that never suspends, in this thread, and return its result."""
     try:
         step.send(None)
     except StopIteration as ended:

@@ -190,7 +190,7 @@ class Worker:
         return None
 
     async def _begin_unless_broken_off(self, fetched: Fetched) -> None:
-        """Bury an event if its last attempt ended with its process; else give it a last attempt.
+        """Bury an event whose last attempt was interrupted; otherwise begin one more attempt.
 
         An event whose last attempt was interrupted might kill the next worker too. An event that
         was released in order, for example at a shutdown, gets one more attempt.
