@@ -27,7 +27,7 @@ class Request:
     sent_at: float
 
     is_last: ClassVar[bool] = False
-    """Not known yet: the attempt decides this from its number, once it has the claim."""
+    """Always False: only the attempt's number, known after the claim, shows the last attempt."""
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class HandlerDecorator(Protocol[E, L_co]):
-    """Decorator that registers a handler, with or without a context, and returns it unchanged.
+    """Decorator that registers a handler, which may take a context, and returns it unchanged.
 
     With ``within=`` the handler's arguments are the event, the transaction and optionally the
     context.

@@ -329,7 +329,7 @@ class Router:
 def _handler(
     function: Callable[..., Any], options: HandlerOptions[Any, Any], keyed: Keyed | None
 ) -> Handler:
-    """Check a user's function, and return a handler that has no events yet."""
+    """Check a user's function, and return a handler that has no event types yet."""
     name, ledger = stable_name(function, options.get("name")), options.get("within")
     if ledger is None:
         with_context = takes_context(function, "event")
