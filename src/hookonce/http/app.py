@@ -173,7 +173,7 @@ def delivery_routes(path: str, app: DeliveryApp, middleware: Iterable[Middleware
         Route(spelling, endpoint=guarded, name="hookonce", include_in_schema=False)
         for spelling in ((bare, f"{bare}/") if bare else ("/",))
     ]
-    wrong = StatusGuard(elsewhere)  # Starlette takes an ASGI function for a view, not an instance
+    wrong = StatusGuard(elsewhere)  # an instance: Starlette calls a function as a view
     more = Route(f"{bare}/{MORE_SLASHES}", endpoint=wrong, name="hookonce", include_in_schema=False)
     return [*routes, more]
 

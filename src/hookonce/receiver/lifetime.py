@@ -30,7 +30,7 @@ _log = get_logger("hookonce.lease")
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Lifetime:
-    """Opens what a receiver uses for the first user, and closes it after the last.
+    """Opens the dependencies of a receiver for their first user, and closes them after the last.
 
     Attributes:
         dependencies: the dependencies of the receiver.

@@ -300,7 +300,7 @@ _MALFORMED = {
 
 def _encoded(value: object, field: int) -> bytes:
     if isinstance(value, str):
-        # A signature with lone surrogates matches nothing; another one in the header still may.
+        # A signature with lone surrogates matches nothing; another signature in the header may.
         errors = "replace" if field == _SIGNATURE else "strict"
         try:
             return value.encode("utf-8", errors)
