@@ -254,7 +254,7 @@ async def test_id_and_type_of_a_delivery_are_escaped_in_lines_and_their_parts(
     assert shown.count("LINE") == shown.count("\n") == 4
     parts = [vars(record) for record in caplog.records if hasattr(record, "event_id")]
     assert len(parts) == 2
-    assert not unprintable("".join(part["event_id"] + part["event_type"] for part in parts))
+    assert not unprintable("".join(part["event_id"] + part["type"] for part in parts))
 
 
 @pytest.mark.anyio

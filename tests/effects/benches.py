@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -148,17 +149,22 @@ def by_sqlalchemy_in_threads(driver: str) -> Callable[[str, Clock], Any]:
     return opened
 
 
+_NUMBERS = count(1)
+
+
 def by_django(engine: str, **settings: Any) -> Callable[[str, Clock], Any]:
     @asynccontextmanager
     async def opened(url: str, clock: Clock) -> AsyncIterator[dict[str, Any]]:
         where = {"NAME": url, **{key: value(url) for key, value in settings.items()}}
-        connections.databases["of_a_test"] = {
+        # A name of its own that stays configured: Django closes only connections that are, and a
+        # thread may end after the test.
+        alias = f"test_{next(_NUMBERS)}"
+        connections.databases[alias] = {
             **connections.databases["default"],
             "ENGINE": f"django.db.backends.{engine}",
             **where,
         }
-        yield {"ledger": DjangoLedger("of_a_test", clock=clock), **by_cursor()}
-        del connections.databases["of_a_test"]
+        yield {"ledger": DjangoLedger(alias, clock=clock), **by_cursor()}
 
     return opened
 

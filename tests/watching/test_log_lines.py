@@ -407,7 +407,10 @@ class TestWhatIsNotHandled:
             f"ERROR default:{event.id} still needs handlers that are not registered here; a process"
             " that has them must handle it: a, b"
         )
-        assert failed == f"ERROR attempt 2 at default:{event.id} failed"
+        assert failed.startswith(
+            f"ERROR comment.received {event.id} at default: attempt 2 failed: c: ValueError: "
+        )
+        assert failed.endswith("; the sender delivers it again")
 
     async def test_what_a_handler_rejects(self, lines: Lines, tmp_path: Path) -> None:
         receiver, event = receiver_on(sqlite_url(tmp_path)), comment()
@@ -419,7 +422,10 @@ class TestWhatIsNotHandled:
             assert letter is not None
             assert letter.outstanding == {"a"}
         assert lines.all == [
-            f"WARNING attempt 1 at default:{event.id} was its last: a: Reject: spam"
+            (
+                f"WARNING comment.received {event.id} at default: attempt 1 failed: a: Reject:"
+                " spam; it is a dead letter now, as rejected"
+            )
         ]
 
     @pytest.mark.parametrize(("names", "said"), [("a", "1 handler"), ("ab", "2 handlers")])
@@ -431,7 +437,21 @@ class TestWhatIsNotHandled:
             assert answer_of(await deliver(receiver, event)) == (500, "handler_failed")
             assert await receiver.idle(5)
         [record] = lines.records
-        assert record.getMessage() == f"attempt 1 at default:{event.id} failed"
+        failures = "; ".join(f"{name}: ValueError: {name}" for name in names)
+        assert record.getMessage() == (
+            f"comment.received {event.id} at default: attempt 1 failed: {failures};"
+            " the sender delivers it again"
+        )
+        assert {
+            name: getattr(record, name)
+            for name in ("event_id", "endpoint", "type", "handler", "attempt")
+        } == {
+            "event_id": event.id,
+            "endpoint": "default",
+            "type": "comment.received",
+            "handler": ", ".join(names),
+            "attempt": 1,
+        }
         assert record.exc_info
         group = record.exc_info[1]
         assert isinstance(group, ExceptionGroup)

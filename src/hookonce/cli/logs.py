@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import logging.config
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any
 
 import click
@@ -35,11 +37,93 @@ log_options: Callable[[Any], Any] = together(
         type=click.Choice(["text", "json"]),
         help="Write each record as a line of text, or as a JSON object.",
     ),
+    click.option(
+        "--log-tracebacks",
+        is_flag=True,
+        help="Log every traceback; by default one per hour of each kind of error.",
+    ),
 )
 
 
+_TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+_SILENT_SECONDS = 3600.0
+_MOST_KINDS = 1000
+
+
+class Tracebacks:
+    """Decides which tracebacks are printed: the first of each kind of error in an hour.
+
+    Errors are of one kind if they have the same class and were raised in the same line. A database
+    that is away for an hour would otherwise print the same hundred lines at every retry.
+
+    Args:
+        every: whether all tracebacks are printed.
+    """
+
+    def __init__(self, *, every: bool) -> None:
+        self._every = every
+        self._printed_at: dict[tuple[object, ...], float] = {}
+
+    def is_wanted(self, error: BaseException | None) -> bool:
+        """Return whether to print the traceback of an error now."""
+        if self._every or error is None:
+            return True
+        kind, now = tuple(_kinds(error)), time.monotonic()
+        at = self._printed_at.get(kind)
+        if at is not None and now < at + _SILENT_SECONDS:
+            return False
+        if len(self._printed_at) >= _MOST_KINDS:
+            self._printed_at.clear()
+        self._printed_at[kind] = now
+        return True
+
+
+def _kinds(error: BaseException) -> Iterator[tuple[object, ...]]:
+    """Yield the class and the line of an error, or of each error in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _kinds(one)
+        return
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    yield (type(error), *((step.tb_frame.f_code, step.tb_lineno) if step else ()))
+
+
+_OMITTED = " (this traceback was logged within the last hour; --log-tracebacks logs all)"
+
+
+class TextLines(logging.Formatter):
+    """Formats a record as a line of text, with a traceback only if it is wanted.
+
+    Args:
+        form: the format of the line.
+        tracebacks: decides which tracebacks are printed.
+    """
+
+    def __init__(self, form: str, tracebacks: Tracebacks) -> None:
+        super().__init__(form)
+        self._tracebacks = tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, followed by its traceback if there is one to print."""
+        if record.exc_info is None or self._tracebacks.is_wanted(record.exc_info[1]):
+            return super().format(record)
+        without = copy(record)  # other handlers get the whole record
+        without.exc_info = without.exc_text = None
+        return super().format(without) + _OMITTED
+
+
 class JsonLines(logging.Formatter):
-    """Formats a record as a JSON object: time, level, logger, message, and its ``extra`` fields."""
+    """Formats a record as a JSON object: time, level, logger, message, and its ``extra`` fields.
+
+    Args:
+        tracebacks: decides which tracebacks are printed.
+    """
+
+    def __init__(self, tracebacks: Tracebacks) -> None:
+        super().__init__()
+        self._tracebacks = tracebacks
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of JSON in ASCII."""
@@ -51,28 +135,29 @@ class JsonLines(logging.Formatter):
         }
         line |= {name: one for name, one in vars(record).items() if name not in _STANDARD}
         line.pop("color_message", None)  # uvicorn's copy of the message with colours
-        if record.exc_info:
+        if record.exc_info and self._tracebacks.is_wanted(record.exc_info[1]):
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
-def log_settings(level: str, form: str) -> dict[str, Any]:
+def log_settings(level: str, form: str, *, every_traceback: bool) -> dict[str, Any]:
     """Return settings for ``logging.config``, with one format for uvicorn and hookonce.
 
     The access log is off: the receiver logs more about each delivery.
     """
+    tracebacks = Tracebacks(every=every_traceback)
     own = {"handlers": ["stderr"], "level": level.upper(), "propagate": False}
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {
-            "text": {"format": "%(asctime)s %(levelname)-7s %(name)s: %(message)s"},
-            "json": {"()": JsonLines},
+            "text": {"()": TextLines, "form": _TEXT, "tracebacks": tracebacks},
+            "json": {"()": JsonLines, "tracebacks": tracebacks},
         },
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": form}},
         "loggers": {"hookonce": own, "uvicorn": own, "uvicorn.access": {"level": "WARNING"}},
     }
 
 
-def start_logging(level: str, form: str) -> None:
-    logging.config.dictConfig(log_settings(level, form))
+def start_logging(level: str, form: str, *, every_traceback: bool) -> None:
+    logging.config.dictConfig(log_settings(level, form, every_traceback=every_traceback))

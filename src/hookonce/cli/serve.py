@@ -150,6 +150,7 @@ def serve(
     reload: bool,
     log_level: str,
     log_format: str,
+    log_tracebacks: bool,
     factory: bool,
 ) -> None:
     """Serve MODULE:RECEIVER over HTTP, with /livez and /readyz beside it.
@@ -172,7 +173,7 @@ def serve(
             raise click.UsageError("--reload restarts one process; leave out --processes")
         _restart_at_changes()
         return
-    start_logging(log_level, log_format)
+    start_logging(log_level, log_format, every_traceback=log_tracebacks)
     listeners, member = None, None
     if processes > 1:
         _check_shared(with_inspector=with_inspector, with_metrics=metrics)
@@ -202,7 +203,7 @@ def serve(
         http=connections.protocol(),
         ws="none",  # `Connections` does not count WebSockets
         backlog=_BACKLOG,
-        log_config=log_settings(log_level, log_format),
+        log_config=log_settings(log_level, log_format, every_traceback=log_tracebacks),
         proxy_headers=proxy_headers,
         forwarded_allow_ips=forwarded_allow_ips,
         timeout_keep_alive=ceil(idle_seconds),

@@ -28,7 +28,13 @@ _log = get_logger("hookonce")
 @log_options
 @factory_option
 def worker(
-    receiver: str, processes: int, log_level: str, log_format: str, *, factory: bool
+    receiver: str,
+    processes: int,
+    log_level: str,
+    log_format: str,
+    *,
+    log_tracebacks: bool,
+    factory: bool,
 ) -> None:
     """Handle the events in the inbox of MODULE:RECEIVER until SIGTERM or Ctrl-C.
 
@@ -45,7 +51,7 @@ def worker(
 
     For example: hookonce worker app.hooks:receiver
     """
-    start_logging(log_level, log_format)
+    start_logging(log_level, log_format, every_traceback=log_tracebacks)
     member = supervised(processes, f"{receiver} working") if processes > 1 else None
     targets = [one for one in load_receivers(receiver, factory=factory) if one.has_inbox]
     if not targets:
@@ -53,7 +59,8 @@ def worker(
             f"{receiver} has no inbox: it handles events inside the request. For a worker, create"
             " it with Receiver(inbox=Inbox(embedded=False), …)"
         )
-    start_logging(log_level, log_format)  # the imported module may have changed the logging
+    # Configure again: the imported module may have changed the logging.
+    start_logging(log_level, log_format, every_traceback=log_tracebacks)
     collect_rarely()
     run(_work(targets, receiver, member))
     end_with_its_threads()

@@ -36,6 +36,7 @@ from ..stores.values import (
     Token,
     new_token,
 )
+from ..watching.log import log_failed_attempt
 from ..watching.records import EventBuried, EventClaimed, EventDeferred, EventRetried, EventSettled
 from .answer import Answer
 from .calls import Calls
@@ -56,10 +57,12 @@ from .verdict import (
     may_be_last,
     redelivered_until,
     unavailable,
+    what_follows,
 )
 
 _log = get_logger("hookonce")
 
+_NOT_SETTLED = "another attempt follows"
 _QUARANTINED = Outcome(HTTPStatus.ACCEPTED, Reason.QUARANTINED)
 
 
@@ -275,7 +278,7 @@ class Attempt:
         ownership = await self._settle(settlement, self._after_unrecorded_failure)
         if isinstance(settlement, Defer) and not settlement.counts and ownership is Ownership.HELD:
             await self.handling.note_waiting()
-        await self._report_failures(report, is_buried=isinstance(settlement, Bury))
+        await self._report_failures(report, settlement, ownership)
 
     async def _settle(
         self, settlement: Failed, after_failure: Callable[[StoreError], bool]
@@ -368,7 +371,9 @@ class Attempt:
             self.lease.adopt(Claimed(self.key, self._token, 1, frozenset(), lease))
         await self.lease.settle(GiveBack(self.handling.calls.under_way), self._after_failed_release)
 
-    async def _report_failures(self, report: Report, *, is_buried: bool) -> None:
+    async def _report_failures(
+        self, report: Report, settlement: Failed, ownership: Ownership | None
+    ) -> None:
         """Log the failures, and call the error hooks."""
         if report.absent:
             _log.error(
@@ -378,7 +383,7 @@ class Attempt:
                 ", ".join(sorted(report.absent)),
             )
         # A `Retry` counts as a failure only if the event becomes a dead letter.
-        failures = report.failures if is_buried else report.errors
+        failures = report.failures if isinstance(settlement, Bury) else report.errors
         if not failures:
             return
         count, number = len(failures), self.lease.number
@@ -386,13 +391,13 @@ class Attempt:
             f"{count} handler{'s' if count > 1 else ''} of {self.event.type} failed",
             [failure.error for failure in failures],
         )
-        if all(isinstance(failure.error, Reject | Retry) for failure in failures):
-            text = report.describe()
-            _log.warning("attempt %d at %s was its last: %s", number, self.key, text)
-        else:
-            _log.error("attempt %d at %s failed", number, self.key, exc_info=group)
+        names = ", ".join(failure.handler for failure in failures)
+        is_wanted = all(isinstance(failure.error, Reject | Retry) for failure in failures)
+        then = what_follows(settlement) if ownership is Ownership.HELD else _NOT_SETTLED
+        log_failed_attempt(
+            self.delivery, number, names, report.describe(), then, None if is_wanted else group
+        )
         if hooks := self.dependencies.handler_table.error_hooks:
-            names = ", ".join(failure.handler for failure in failures)
             await self.handling.call_hooks(hooks, group, names)
 
     def enforce_limits(self, now: float) -> None:

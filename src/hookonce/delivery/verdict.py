@@ -268,6 +268,17 @@ def _until_acquired(waits: Sequence[NotAcquired]) -> Outcome:
     return later(waits[0].reason, max(known, default=None))
 
 
+def what_follows(settlement: Failed) -> str:
+    """Return what happens to the event now, as text for an operator."""
+    match settlement:
+        case Release():
+            return "the sender delivers it again"
+        case Defer():
+            return f"next attempt in {settlement.after_seconds:.0f} s"
+        case Bury():
+            return f"it is a dead letter now, as {settlement.reason}"
+
+
 def wait_seconds(report: Report, backoff_seconds: float) -> float:
     """Return how long an event of the inbox waits after a failure.
 

@@ -25,15 +25,15 @@ def log_answer(record: DeliveryAnswered) -> None:
     """Log one line for a request, with its fields as ``extra``.
 
     A refused delivery is logged as a warning, any other as information. The fields are
-    ``endpoint``, ``event_id``, ``event_type``, ``delivery_attempt``, ``status``, ``reason`` and
-    ``milliseconds``. A body, a signature or a secret is never logged.
+    ``endpoint``, ``event_id``, ``type``, ``attempt`` (the sender's count), ``status``, ``reason``
+    and ``milliseconds``. A body, a signature or a secret is never logged.
     """
     outcome = record.outcome
     extra = {
         "endpoint": record.endpoint,
         "event_id": record.event_id and printable(record.event_id),
-        "event_type": record.event_type and printable(record.event_type),
-        "delivery_attempt": record.hints and record.hints.attempt,
+        "type": record.event_type and printable(record.event_type),
+        "attempt": record.hints and record.hints.attempt,
         "status": int(outcome.status),
         "reason": str(outcome.reason),
         "milliseconds": round(record.seconds * 1000, 1),
@@ -62,10 +62,49 @@ def log_answer(record: DeliveryAnswered) -> None:
         )
 
 
+def log_failed_attempt(
+    delivery: Delivery,
+    attempt: int,
+    handlers: str,
+    failures: str,
+    then: str,
+    error: BaseException | None,
+) -> None:
+    """Log an attempt with failed handlers: one line that says what failed and what follows.
+
+    Args:
+        delivery: what was delivered.
+        attempt: the number of the attempt at this event.
+        handlers: the names of the handlers that failed.
+        failures: one line for each handler, with its error.
+        then: what happens to the event now.
+        error: the error to log with its traceback; None if the handlers failed on purpose.
+    """
+    event_id, event_type = printable(delivery.event_id), printable(delivery.event_type or "?")
+    _log.log(
+        logging.WARNING if error is None else logging.ERROR,
+        "%s %s at %s: attempt %d failed: %s; %s",
+        event_type,
+        event_id,
+        delivery.endpoint,
+        attempt,
+        "; ".join(failures.splitlines()),
+        then,
+        exc_info=error,
+        extra={
+            "endpoint": delivery.endpoint,
+            "event_id": event_id,
+            "type": event_type,
+            "handler": handlers,
+            "attempt": attempt,
+        },
+    )
+
+
 class AttemptLog(Observer):
     """Logs one line for each attempt of a worker: handled, retried, deferred or buried.
 
-    The ``extra`` fields are ``endpoint``, ``event_id``, ``event_type``, ``attempt`` (the worker's
+    The ``extra`` fields are ``endpoint``, ``event_id``, ``type``, ``attempt`` (the worker's
     own count), ``reason`` and ``milliseconds``. If the attempt failed, the line before it shows the
     traceback.
 
@@ -122,7 +161,7 @@ class AttemptLog(Observer):
             extra={
                 "endpoint": delivery.endpoint,
                 "event_id": event_id,
-                "event_type": event_type,
+                "type": event_type,
                 "attempt": attempt,
                 "reason": reason,
                 "milliseconds": milliseconds,
