@@ -144,7 +144,7 @@ def load(name: str, *, factory: bool = False) -> Loaded:
 
 
 def receivers_of(named: object) -> dict[str, Receiver]:
-    """Return receivers by path: an object's receivers, or the object if it is a receiver itself."""
+    """Return an object's receivers by path; a receiver contains only itself."""
     if isinstance(named, Receiver):
         return {"": named}
     if isinstance(named, Mapping | list | tuple):

@@ -227,7 +227,7 @@ def serve(
         before_end=inspector.end if inspector else lambda: None,
         after_start=after_start,
     )
-    # uvicorn shuts down at a signal and then raises the signal again; ignore it the second time.
+    # At a signal uvicorn shuts down, then raises the same signal again. Ignore the second signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
     with suppress(KeyboardInterrupt, SystemExit):  # SystemExit: the port is taken
         server.run(listeners)

@@ -49,8 +49,8 @@ _TICK_SECONDS = 0.1
 _STABLE_SECONDS = 10.0
 _MAX_FAILURES = 5
 _PAUSE_STEP_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
-# Failures further apart than this are unrelated. A process that fails again and again does so more
-# often, even with the longest pause between its starts.
+# Failures further apart than this are unrelated: a process that always fails does so more often,
+# even with the longest pause between its starts.
 _RESET_SECONDS = 60.0
 
 # How long a process may take to end if it was not ready yet: only a ready process reports its own
@@ -76,7 +76,7 @@ class Member:
 
     def _end_with_supervisor(self) -> None:
         with suppress(OSError):
-            self._line.recv(1)  # the supervisor never writes: this returns when it has ended
+            self._line.recv(1)  # the supervisor never writes: recv returns when it has ended
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -454,7 +454,7 @@ def _wait_after(failure: _Failure, operation: Operation, attempt: int) -> float 
 
 
 class _Watched:
-    """The pieces of an uploaded file; remembers an error that reading the file raised."""
+    """The pieces of an uploaded file; remembers the error if reading fails."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         self._pieces = pieces

@@ -211,7 +211,7 @@ class Timeline:
     async def _flow(self) -> None:
         slots = asyncio.Semaphore(_MOST_AT_ONCE)
         while True:
-            await slots.acquire()  # before looking at due work, which may change during this wait
+            await slots.acquire()  # first, because due work may change during this wait
             self._changed.clear()
             wait = None
             if self._due:

@@ -1,4 +1,4 @@
-"""The file that describes a workspace: what the service has when it starts."""
+"""The description of a workspace, read from a file: what the service has when it starts."""
 
 from __future__ import annotations
 

@@ -209,8 +209,9 @@ class _Simulation:
         self._mode = mode
         self._seed = seed
         self._chaos = Chaos(chaos)
-        # Rotations do not use this generator: the speed of the machine decides whether a rotation
-        # or the next event comes first, and must not change the events.
+        # Rotations use a different generator. The speed of the machine decides whether a rotation
+        # or the next event comes first, so a rotation that used this generator would change the
+        # events.
         self._random = Random(f"{seed}:simulation")  # noqa: S311 - chaos is no secret
         self._random_learning = Random(f"{seed}:learning")  # noqa: S311 - chaos is no secret
         self._generator = EventGenerator(
@@ -341,7 +342,8 @@ class _Simulation:
         for name in handlers:
             if (keyed := self._keyed.get(name)) is None:
                 continue
-            # The call of the handler logs an error of the key function.
+            # Ignore an error of the key function here: the same error is logged when the handler is
+            # called.
             with suppress(Exception):
                 if (key_lock := keyed.key_lock(event, self._endpoint, name)) is not None:
                     self._event_keys[event.id, name] = EventKey(

@@ -99,7 +99,7 @@ _current_block: ContextVar[_Block | None] = ContextVar("_current_block", default
 
 
 class _SkippingSelector(selectors.BaseSelector):
-    """A selector that does not wait where nothing can happen, but moves virtual time instead.
+    """A selector that moves virtual time instead of waiting, where nothing can happen.
 
     Attributes:
         turn: the number of calls of ``select``.

@@ -73,7 +73,7 @@ class Journal(StepObserver):
         self._each_second = bounds.each_second
         self._second = self._left_in_second = 0
         self.followed: OrderedDict[str, None] = OrderedDict()
-        # Twice the kept deliveries, because some deliveries are still without an answer.
+        # Twice as many as are kept, because some deliveries are still without an answer.
         self._most_followed = 2 * bounds.deliveries
         self._last_number = 0
         self.series = Series()
