@@ -193,7 +193,7 @@ def only(items: Iterable[T]) -> T:
 
 
 class _About:
-    """A time that equals the same time after a store has rounded it to milliseconds."""
+    """A time that compares equal to itself rounded to milliseconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -209,7 +209,7 @@ class _About:
 
 
 def about(seconds: float) -> Any:
-    """Return a time that equals the same time after a store has rounded it."""
+    """Return a time that compares equal to itself after a store has rounded it."""
     return _About(seconds)
 
 

@@ -317,7 +317,7 @@ async def a_release_by_another_caller_returns_no_event(bench: Bench) -> None:
 
 @every_store
 async def a_release_of_a_free_key_lock_returns_the_next_event(bench: Bench) -> None:
-    """An event that joined the queue before the holder released is not forgotten."""
+    """An event that joined the queue before the holder released the lock is not forgotten."""
     store = bench.store
     await store.acquire_key_lock(KEY_LOCK, ME, LEASE)
     for event in (FIRST, SECOND):

@@ -91,7 +91,7 @@ class Session:
                 # If the time limit ends the last try, report the error of an earlier try.
                 if not reason or not isinstance(error, TimeoutError) or str(error):
                     reason = explained(error)
-                # A process may start while a server starts, or during a failover.
+                # Try again: the server may be starting as well, or a failover may be under way.
                 if not is_passing(error) or self._loop.time() + _PAUSE_SECONDS >= deadline:
                     text = f"the Redis store cannot be opened: {reason}"
                     raise StoreError(text) from without_frames(error)
