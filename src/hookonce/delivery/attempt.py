@@ -246,7 +246,7 @@ class Attempt:
             return None
 
     async def _quarantine(self) -> None:
-        """Make a genuine delivery that cannot be read a dead letter with its raw bytes."""
+        """Turn a genuine but unreadable delivery into a dead letter with its raw bytes."""
         settlement = Bury(_QUARANTINED, self.fault, frozenset(), DeadReason.UNREADABLE)
         ownership = await self._settle(settlement, self._after_failed_quarantine)
         if ownership is None:
