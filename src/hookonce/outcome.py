@@ -86,7 +86,7 @@ class Outcome:
         return _body(self.status, self.reason)
 
 
-# Every answer has a body, and only a few dozen different bodies exist.
+# Cached: every answer has a body, and only a few dozen different bodies exist.
 @lru_cache(maxsize=256)
 def _body(status: int, reason: str) -> bytes:
     if status < HTTPStatus.BAD_REQUEST:

@@ -397,7 +397,7 @@ def _hints(places: _Places, pairs: Sequence[tuple[object, object]]) -> DeliveryH
     return _read_hints(event_type, attempt)
 
 
-# A service has few event types and few attempts, and every delivery carries both.
+# Cached: a service has few event types and attempts, and every delivery carries both.
 @lru_cache(maxsize=256)
 def _usual_hints(event_type: bytes, attempt: bytes) -> DeliveryHints:
     return _read_hints(event_type, attempt)

@@ -249,7 +249,7 @@ def _signers(secrets: tuple[str, ...]) -> tuple[Signer, ...]:
     return tuple(signer(decode_secret(secret)) for secret in secrets)
 
 
-# Decoding a secret costs as much as verifying a delivery, and callers use the same few secrets.
+# Cached: decoding a secret takes as long as verifying a delivery, and the secrets are few.
 @lru_cache(maxsize=64)
 def _known_signer(secret: str) -> tuple[Signer, ...]:
     return (signer(decode_secret(secret)),)

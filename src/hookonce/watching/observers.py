@@ -1,4 +1,4 @@
-"""Notifies observers: logging, metrics, traces and the inspector are observers like any other.
+"""Notifies the observers, which include logging, metrics, traces and the inspector.
 
 An exception in an observer never changes a delivery.
 """
