@@ -1,4 +1,4 @@
-"""Time limits for single calls; the timer of ``Attempts`` limits the calls of an attempt."""
+"""Time limits for single calls; in an attempt, the timer of ``Attempts`` enforces them instead."""
 
 from __future__ import annotations
 

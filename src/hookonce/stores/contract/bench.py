@@ -238,7 +238,7 @@ def key_of(event_id: str, endpoint: str = "default") -> DeliveryKey:
 async def claim(
     store: Store, key: DeliveryKey = KEY, *, lease: float = LEASE, token: Token | None = None
 ) -> Claimed:
-    """Claim an event that must be free, or claimed by this token."""
+    """Claim an event; AssertionError if the store does not grant the claim."""
     result = await store.claim(key, token or new_token(), lease)
     assert isinstance(result, Claimed), f"the claim was answered {result}"
     return result
