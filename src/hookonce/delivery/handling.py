@@ -81,7 +81,7 @@ class Handling:
             run = self._run if handlers[0].keyed is None else self._run_with_key_lock
             failure = await run(handlers[0], lease.task)
             failures = [] if failure is None else [failure]
-            del failure  # the traceback holds this frame from Python 3.12 on: a reference cycle
+            del failure  # its traceback holds this frame since Python 3.12: break the cycle
         else:
             failures = await self._run_all(handlers)
         if self._stale_count:
@@ -136,7 +136,7 @@ class Handling:
             try:
                 return self._note_failure(name, error, seconds)
             finally:
-                del error  # the traceback holds this frame from Python 3.12 on: a reference cycle
+                del error  # its traceback holds this frame since Python 3.12: break the cycle
         if holder is not None:
             holder.succeed()
             await holder.release(gives_up=lambda: self.lease.is_over)
