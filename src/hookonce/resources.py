@@ -96,8 +96,8 @@ def _write_as_service(value: datetime) -> str:
     return value.replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
 
 
-# The service sends an offset, so pydantic reads nearly every value without calling Python. Only a
-# value without an offset needs the second choice.
+# The service sends an offset, so the first schema, which calls no Python, reads nearly every value.
+# Only a value without an offset needs the second schema.
 _INSTANT_SCHEMA = core_schema.union_schema(
     [
         core_schema.datetime_schema(tz_constraint="aware"),

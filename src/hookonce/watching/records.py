@@ -205,7 +205,7 @@ class HandlerFailed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventSettled(_Step):
-    """An attempt has ended, and the event is neither back in the inbox nor a dead letter.
+    """An attempt has ended: the event is handled, or the sender must deliver it again.
 
     Attributes:
         delivery: the delivery.
