@@ -113,7 +113,7 @@ class Deliveries:
             if row.status is DeliveryStatus.PENDING:
                 break  # if time runs fast, one attempt can take 14 days
             del self._rows[row.id]
-        # Not at each row above the limit, because this loop reads all rows.
+        # Drop rows seldom, a tenth of them at once, because this reads all rows.
         if len(self._rows) > 1.1 * _LOGGED:
             settled = [
                 row.id for row in self._rows.values() if row.status is not DeliveryStatus.PENDING

@@ -137,7 +137,7 @@ def _body_of(request: HttpRequest, most: int) -> bytes:
     except RawPostDataException:
         _log.error("the body of a delivery is consumed. %s, such as request.body", CONSUMED)
         raise RefusedError(INCOMPLETE) from None
-    except ValueError as error:  # Django reads the content-length together with the body
+    except ValueError as error:  # `request.body` parses the content-length
         _log.warning("the content-length of a delivery is no number")
         raise RefusedError(INCOMPLETE) from error
     except UnreadablePostError as error:
