@@ -65,7 +65,7 @@ class Faults:
         return None
 
     def delay(self, channel_id: str) -> float:
-        """Return by how many seconds a channel's platform is slower."""
+        """Return the additional seconds that a channel's platform takes."""
         return self.slowness.get(channel_id, self.slowness.get(None, 0.0))
 
     def loses(self, event_type: str) -> bool:

@@ -33,7 +33,7 @@ def class_signature(cls: Class) -> str:
 
 
 def call_signature(function: Function, *, method: bool = False) -> str:
-    """Return a function's parameters without ``self``, and the type of its result for a caller."""
+    """Return a function's parameters and result type as the guide shows them, without ``self``."""
     arguments = ast.unparse(function.args)
     if method:
         arguments = arguments.partition(", ")[2]

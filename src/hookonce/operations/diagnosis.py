@@ -309,7 +309,7 @@ def _id_in(body: bytes) -> str | None:
 
 
 def _bodies(body: bytes) -> list[_Candidate]:
-    """Return the body, and the bodies that it may have been before one or two changes."""
+    """Return the body, and guesses at the original if one or two changes were made to it."""
     candidates: dict[bytes, tuple[Explanation, ...]] = {body: ()}
     transported = list(_before_transport(body))
     rewritten = list(_rewritings(body))

@@ -110,7 +110,7 @@ class Expectation(Observer, Generic[E, P]):
         self._keep_if_expected(record.delivery)
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Check a delivery that was verified before the block began and is answered now."""
+        """Check an answered delivery: it may have been verified before the block began."""
         if self._where is not None and record.event_type is not None and record.verified:
             self._keep_if_expected(record.verified)
 

@@ -31,8 +31,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-# A wait for a thread or socket takes no virtual time at first. After this real time virtual time
-# passes, so that calls to an unreachable store can time out.
+# A wait for a thread or socket takes no virtual time, unless it lasts longer than this in real
+# time: then virtual time passes too, so that calls to an unreachable store can time out.
 _PATIENCE_SECONDS = 5.0
 # A callback that takes this long has blocked the loop, and its real duration counts. The loop's own
 # work never takes this long, even on a busy machine.

@@ -75,7 +75,7 @@ class RegisteringStore(Protocol):
 
 
 def strangers(own: Application, known: Iterable[Application]) -> tuple[Application, ...]:
-    """Return the applications that no chain of shared handlers or secrets links to this one."""
+    """Return the applications that share no handler or secret with this one, even indirectly."""
     family, others = [own], list(known)
     for one in family:  # the loop appends to this list, and visits what it appends
         family += [other for other in others if one.shares(other)]

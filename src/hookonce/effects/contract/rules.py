@@ -137,7 +137,7 @@ async def a_row_that_is_not_there_is_not_held(bench: Bench[Any]) -> None:
 
 
 async def a_row_of_an_earlier_transaction_is_not_held(bench: Bench[Any]) -> None:
-    """A commit keeps only a row that this transaction has inserted.
+    """``holds`` is true only for a row that this transaction has inserted.
 
     Otherwise work that was rolled back after a COMMIT within the handler would count as done.
     """

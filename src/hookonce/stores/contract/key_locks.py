@@ -50,7 +50,7 @@ async def _try(store: Store, key_lock: KeyLock = KEY_LOCK) -> AcquireResult:
 async def _try_event(
     store: Store, watermark: Watermark, *, drop_ties: bool = False
 ) -> AcquireResult:
-    """Return the answer for an event, and release the key lock without a success."""
+    """Return the result of acquiring the key lock for an event; release it without a success."""
     token = new_token()
     result = await store.acquire_key_lock(
         KEY_LOCK, token, LEASE, watermark=watermark, drop_ties=drop_ties

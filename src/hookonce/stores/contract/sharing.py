@@ -182,7 +182,10 @@ async def a_cancelled_enqueue_was_done_or_not(bench: Bench, turns: int) -> None:
 
 @with_inbox.each(turns=[0, 1, 2, 5])
 async def a_cancelled_fetch_loses_no_event(bench: Bench, turns: int) -> None:
-    """A fetch with the same token returns the event, even if the store did the first fetch."""
+    """A worker repeats a cancelled fetch with the same token, and gets the event.
+
+    The store may have claimed the event before the cancellation.
+    """
     await enqueue(bench.inbox)
     token = new_token()
     call = bench.inbox.fetch(1, LEASE, endpoint="default", worker="worker", token=token)

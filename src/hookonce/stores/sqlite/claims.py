@@ -196,7 +196,8 @@ class ClaimsTable:
         if connection.changes() < len(digests):
             execute_rows(connection, _FINISH_AGAIN, (expires,), digests)
         execute_rows(connection, _FORGET_ATTEMPTS, (), digests)
-        # Often both tables are empty: one query saves a search for each of these events.
+        # Often the store has no dead letters and no inbox events: this one query then saves a
+        # search for each handled event.
         if connection.execute(_KEEPS_DELIVERIES).get:
             execute_rows(connection, _FORGET_DEAD_LETTERS, (), digests)
             self.leave_inbox(connection, digests)

@@ -125,8 +125,8 @@ class OpenFile:
                 if now.file is None:
                     return False
             elif now.log != self._own.log and _is_empty(self.log):
-                # A log at the path that is not empty belongs to another process, which has written
-                # our log into the file already.
+                # Our log may not be in the file yet. If the new log had content, the process that
+                # began it would have written our log into the file before.
                 self._checkpoint()
             self._keep_log_on_close()
         self._close()

@@ -104,7 +104,7 @@ UPDATE attempts SET until = ?1 + lease WHERE until > ?1 + lease;
 """
 _WORKER = "SELECT seen, token, fetched FROM workers WHERE worker = ?"
 _SEEN = "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?)"
-# A worker whose last fetch lies in the future made it before uptime was reset.
+# Delete a worker also if `seen` is in the future: its last fetch was before uptime was reset.
 _FORGET_WORKERS = "DELETE FROM workers WHERE seen <= ?1 - ?2 OR seen > ?1"
 # The most bytes of bodies that one fetch returns, unless its first event is larger: a fetch blocks
 # all other calls. Also the most bytes that the enqueues of one batch copy in memory.

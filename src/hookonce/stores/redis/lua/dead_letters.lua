@@ -96,7 +96,7 @@ function ops.keep(arg)
   return HELD
 end
 
--- Arguments: key, the 5 parts of a delivery, when it becomes a dead letter or ''.
+-- Arguments: key, the 5 parts of a delivery, the Unix time when it becomes a dead letter ('': now).
 function ops.keep_in_flight(arg)
   local key = arg[1]
   local record = record_of(key) or new_record()
