@@ -310,7 +310,7 @@ def _dialect_name(target: _Target) -> str:
 
 def _connection_options(bind: object, isolation: str | None) -> dict[str, str]:
     """Return connection options that set the isolation level and turn AUTOCOMMIT off."""
-    if not isinstance(bind, Engine | AsyncEngine):  # a connection, as tests bind one
+    if not isinstance(bind, Engine | AsyncEngine):  # tests bind a connection
         return {}
     # SQLite has one writer at a time, so isolation levels do not matter.
     is_sqlite = bind.dialect.name == "sqlite"

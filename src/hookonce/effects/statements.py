@@ -132,9 +132,9 @@ def statements_of(dialect: str, table: str, placeholders: tuple[str, ...]) -> St
 
 
 def _advance(watermarks: str, values: str, drop_ties: bool) -> str:
-    """Return a statement that changes one row, or none if the event comes too late.
+    """Return the statement that advances a watermark; it changes no row for a late event.
 
-    It also locks a row that it does not change.
+    The statement locks the row even if it does not change it.
     """
     return (
         f"INSERT INTO {watermarks} AS watermark {values}"
@@ -146,7 +146,7 @@ def _advance(watermarks: str, values: str, drop_ties: bool) -> str:
 
 
 def _advance_in_mysql(watermarks: str, values: str, drop_ties: bool) -> str:
-    """Return the statement for MySQL, whose number of rows depends on the driver's settings.
+    """Return the statement for MySQL; the driver's settings decide which rows count as changed.
 
     INSERT IGNORE, or a SELECT before it, would first take a shared lock; two transactions that did
     so would block each other.
@@ -218,7 +218,7 @@ def watermark_row(latest: Latest, now: float) -> Parameters:
 
 def _check_lengths(values: Iterable[tuple[str, str | int]]) -> None:
     for name, value in values:
-        # MySQL may cut a longer text, and so take two keys for one.
+        # MySQL may truncate a longer text, and two keys would become one.
         if isinstance(value, str) and len(value) > LENGTHS[name]:
             raise LedgerError(f"{name} is longer than the {LENGTHS[name]} characters of the table")
 

@@ -31,8 +31,8 @@ WATERMARKS = {
 }
 """The columns of the table of watermarks; True for those of its primary key."""
 
-# PostgreSQL cuts names to 63 bytes. The name of an index is that of its
-# table and 23 more bytes: `_watermarks_recorded_at`.
+# PostgreSQL truncates names to 63 bytes, and an index adds 23 bytes to the name of its table:
+# `_watermarks_recorded_at`.
 _NAME = re.compile(r"(?:[A-Za-z_]\w{0,50}\.)?[A-Za-z_]\w{0,39}", re.ASCII)
 
 _TEXT = {

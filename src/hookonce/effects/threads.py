@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class InThread(Generic[T]):
-    """A ledger for threads with the interface of an async one; run its coroutines by ``finish``."""
+    """A ledger for threads behind the interface of an async ledger; ``finish`` runs its calls."""
 
     def __init__(self, ledger: SyncLedger[T]) -> None:
         self._ledger = ledger

@@ -16,11 +16,11 @@ MOST_LINES = 2000
 
 
 class Activity(NamedTuple):
-    """The lines about an endpoint after a cursor, and the next cursor.
+    """Activity lines of an endpoint that follow a cursor, and the next cursor.
 
     Attributes:
-        place: where the next call goes on.
-        lines: the lines in between, oldest first; some may be lost already.
+        place: the cursor for the next call.
+        lines: the lines between the two cursors, oldest first; the store may have dropped some.
     """
 
     place: int
@@ -32,14 +32,14 @@ class ActivityStore(Protocol):
     """A store with an activity feed for the processes that share it."""
 
     async def publish(self, endpoint: str, lines: Sequence[bytes]) -> bool:
-        """Add lines about an endpoint, and return whether an operator watches it.
+        """Add activity lines of an endpoint; return whether an operator is watching it.
 
         If no operator watches, the lines are dropped. Without lines the call only asks.
         """
         ...
 
     async def follow(self, endpoint: str, place: int | None) -> Activity:
-        """Return the lines after the cursor ``place``, and note that an operator watches.
+        """Return the lines after the cursor ``place``, and note that an operator is watching.
 
         Args:
             endpoint: the name of the receiving endpoint.

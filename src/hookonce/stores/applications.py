@@ -75,9 +75,9 @@ class RegisteringStore(Protocol):
 
 
 def strangers(own: Application, known: Iterable[Application]) -> tuple[Application, ...]:
-    """Return the applications that share no handler or secret with this one, even indirectly."""
+    """Return the applications that share no handler or secret, even through other applications."""
     family, others = [own], list(known)
-    for one in family:  # the loop appends to this list, and visits what it appends
+    for one in family:  # the loop also visits the applications that it appends
         family += [other for other in others if one.shares(other)]
         others = [other for other in others if not one.shares(other)]
     return tuple(others)

@@ -108,7 +108,7 @@ def is_forgotten(record: KeyLockRecord, moment: Moment) -> bool:
 def _at(record: KeyLockRecord, moment: Moment) -> KeyLockRecord:
     """Return the record without its expired lease, queue and watermark."""
     token, until, lease, waiting, watermark, watermark_until = record
-    # If the end is further away than the lease is long, the clock was set back or restarted.
+    # If the time left is longer than the lease, the clock was set back or restarted.
     until = min(until, moment.now + lease)
     if moment.now >= until:
         token, waiting = None, ()

@@ -187,7 +187,7 @@ LIFE: dict[State, dict[Step, Then]] = {
     },
     State.SAVED: {
         Step.CLAIM: Then(Answer.GRANTED, State.SAVED_CLAIMED),
-        # The inbox has its own copy of the body.
+        # The inbox stores its own copy of the body, so the saved delivery is dropped.
         Step.ENQUEUE: Then(Answer.STORED, State.WAITING),
         Step.REPLAY: Then(Answer.GRANTED, State.SAVED_CLAIMED),
         Step.DISCARD: Then(Answer.APPLIED, State.DONE),
@@ -224,7 +224,7 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
         Step.EXPIRE: Then(Answer.APPLIED, State.INTERRUPTED),
         Step.EXTEND: Then(Answer.APPLIED, State.KEPT),
-        # The sender will not send it again.
+        # The sender will not send the event again, so its failure is final.
         Step.RELEASE: Then(Answer.APPLIED, State.DEAD),
         Step.KEEP: Then(Answer.APPLIED, State.KEPT),
         Step.SAVE: Then(Answer.APPLIED, State.KEPT),
@@ -283,8 +283,8 @@ LIFE: dict[State, dict[Step, Then]] = {
 }
 """The table: for each state, the steps that change the event or get an answer."""
 
-# The states in which a record has a live claim, an entry in the inbox, or a dead letter of a kind.
-# `state_of` finds the state by these parts; each step writes the parts that the next state needs.
+# The states whose records have a certain part: a live claim, an entry in the inbox, or one kind of
+# dead letter. `state_of` finds the state by these parts; a step writes the parts of its next state.
 _LIVE = {State.CLAIMED, State.FETCHED, State.SAVED_CLAIMED, State.KEPT, State.REPLAYED}
 _IN_INBOX = {State.WAITING, State.FETCHED}
 _SAVED = {State.SAVED, State.SAVED_CLAIMED}
@@ -467,7 +467,7 @@ def fetch(
 def fetch_again(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[Claimed | None, Record]:
-    """Renew and return the claim that the same fetch made; None if that claim has ended."""
+    """Extend and return the claim of a repeated fetch; None if the claim has ended."""
     if record.token != token or moment.now >= record.until:
         return None, record
     held, record = fetch(record, moment, key, token, lease)
@@ -698,7 +698,7 @@ def _own(record: Record, key: DeliveryKey, token: Token) -> Claimed:
 
 
 def _capped(record: Record, moment: Moment) -> Record:
-    # If the end is further away than the lease is long, the clock was set back or restarted.
+    # If the time left is longer than the lease, the clock was set back or restarted.
     end = moment.now + record.lease
     return record._replace(until=end) if record.until > end else record
 

@@ -75,7 +75,7 @@ class MemoryStore(RecordStore):
         self._buried = 0
         self._key_locks: OrderedDict[KeyLock, KeyLockRecord] = OrderedDict()
         self._accepted: OrderedDict[DeliveryKey, float] = OrderedDict()
-        # Each dictionary has a function that returns when a value expires.
+        # Pairs of a dictionary and the function that returns when one of its values expires.
         self._kept: tuple[tuple[OrderedDict[Any, Any], Callable[[Any], float]], ...] = (
             (self._done, float),
             (self._records, lambda record: max(record.expires, record.until)),
@@ -99,7 +99,7 @@ class MemoryStore(RecordStore):
             return Claimed(key, token, 1, _NONE, lease)
         known = self._known(key)
         result, record = life.claim(known, Moment(now, now, expires), key, token, lease)
-        if record.expires != known.expires:  # a new claim expires last
+        if record.expires != known.expires:  # a new claim expires last: move it to the end
             del self._records[key]
         self._write(key, known, record)
         return result

@@ -63,7 +63,7 @@ class ReconcilingStore(Protocol):
         ...
 
     async def accept(self, endpoint: str, event_ids: Sequence[str]) -> None:
-        """Remember gaps as accepted, for the retention of done records.
+        """Mark gaps as accepted; the store remembers them as long as a done event.
 
         Claims ignore this: if the event is delivered later, it is handled as usual.
         """

@@ -24,7 +24,7 @@ class BrokenStoreError(StoreError):
 
 
 class OutOfTimeError(TimeoutError):
-    """The time limit of this module is over; a plain TimeoutError comes from the call itself."""
+    """A limit of this module has ended a call; a plain TimeoutError is the call's own error."""
 
 
 async def within(seconds: float, call: Awaitable[T]) -> T:

@@ -425,7 +425,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The event comes too late: the event of ``watermark``, newer or the same, succeeded."""
+    """The event comes too late: the event of ``watermark``, newer or the same, has succeeded."""
 
     watermark: Watermark
 

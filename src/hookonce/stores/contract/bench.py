@@ -129,7 +129,7 @@ Check: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
 
 
 class Group:
-    """A group of rules for stores with the same calls, in the order of definition."""
+    """The rules for stores that have the same calls, in the order of their definition."""
 
     def __init__(self) -> None:
         self.rules: list[Rule] = []

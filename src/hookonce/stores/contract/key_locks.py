@@ -39,7 +39,7 @@ OLDER, SAME, NEWER = Watermark(1_000, "evt_b"), Watermark(2_000, "evt_b"), Water
 
 
 async def _try(store: Store, key_lock: KeyLock = KEY_LOCK) -> AcquireResult:
-    """Return the answer to another caller's acquire, and release the key lock again."""
+    """Acquire the key lock as another caller, release it, and return the answer."""
     token = new_token()
     result = await store.acquire_key_lock(key_lock, token, LEASE)
     if isinstance(result, Acquired):
@@ -50,7 +50,7 @@ async def _try(store: Store, key_lock: KeyLock = KEY_LOCK) -> AcquireResult:
 async def _try_event(
     store: Store, watermark: Watermark, *, drop_ties: bool = False
 ) -> AcquireResult:
-    """Return the result of acquiring the key lock for an event; release it without a success."""
+    """Acquire the key lock for an event, release it without a success, and return the answer."""
     token = new_token()
     result = await store.acquire_key_lock(
         KEY_LOCK, token, LEASE, watermark=watermark, drop_ties=drop_ties
@@ -60,7 +60,7 @@ async def _try_event(
 
 
 async def _succeed(store: Store, watermark: Watermark, key_lock: KeyLock = KEY_LOCK) -> None:
-    """Handle an event that must not be stale under a key lock that must be free."""
+    """Acquire the key lock for an event and release it with a success; both must be granted."""
     token = new_token()
     result = await store.acquire_key_lock(key_lock, token, LEASE, watermark=watermark)
     assert result == Acquired()

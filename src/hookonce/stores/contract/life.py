@@ -72,7 +72,7 @@ class _Event:
         return self.bench.store
 
     async def bring(self, state: State) -> None:
-        """Bring a new event into a state; in a state without an attempt, end the lease."""
+        """Bring a new event into a state; let the lease end if the state has no attempt."""
         self.dead_unix = self.bench.clock() + HOUR
         match state:
             case State.FREE | State.CLAIMED:
@@ -98,7 +98,7 @@ class _Event:
             self.bench.clock.advance(LEASE)
 
     async def state(self) -> State:
-        """Return the state of the event; the calls that read the state may change it."""
+        """Return the state of the event; call this last, since some checks change the state."""
         stats = await self.store.stats()
         in_flight = stats.in_flight == 1
         if isinstance(self.store, InboxStore) and (entry := await self.store.entry(KEY)):

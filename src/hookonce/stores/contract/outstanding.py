@@ -1,4 +1,4 @@
-"""Rules for finished and outstanding handlers, and for which attempts count."""
+"""Rules for finished and outstanding handlers, and for the counting of attempts."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ async def spans_that_are_near_join(bench: Bench) -> None:
 
 @with_reconciling
 async def spans_that_are_apart_stay_apart_until_a_span_joins_them(bench: Bench) -> None:
-    """A handler may have been registered between two spans: its missed events are gaps."""
+    """Between two spans a handler may have been registered; events missed then are gaps."""
     reconciling = bench.reconciling
     early, late = Span(NOW, NOW + 9), Span(NOW + 10 + JOIN_SECONDS, NOW + 12 + JOIN_SECONDS)
     await reconciling.note_ignored("default", {TYPE: [late]})

@@ -1,4 +1,4 @@
-"""Rules for the end of a claim, for who may end it, and for how long a store remembers."""
+"""Rules for settling: who may end a claim, and how long the store remembers the event."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _SENTINEL_SECONDS = 0.3
 
 
 class Servers(Protocol):
-    """Connections to the servers, by the keys that they hold; for one event loop."""
+    """The connection pools of the servers, found by key; for one event loop."""
 
     async def pool(self, key: bytes) -> ConnectionPool:
         """Return the connection pool of the server that holds a key."""

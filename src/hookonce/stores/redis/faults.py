@@ -38,7 +38,7 @@ def is_passing(error: Exception) -> bool:
 
 
 def _code(error: Exception) -> str:
-    # For some codes redis-py has error classes, and removes the code from the text.
+    # redis-py turns some codes into error classes, and removes these codes from the text.
     name = type(error).__name__.removesuffix("Error").upper()
     known = {*_PASSING, *_EXPLANATIONS}
     first = str(error).partition(" ")[0].lstrip("-")
@@ -58,7 +58,7 @@ def explained(error: BaseException) -> str:
     if isinstance(error, TimeoutError) and not str(error):
         return "it did not answer in time; is it overloaded, or the network down?"
     code = _code(error) if isinstance(error, Exception) else ""
-    if "unauthenticated" in str(error):  # refused: a long command without login
+    if "unauthenticated" in str(error):  # servers refuse long commands before login
         code = "WRONGPASS"
     if code in _EXPLANATIONS:
         return _EXPLANATIONS[code]

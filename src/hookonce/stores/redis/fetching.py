@@ -28,7 +28,7 @@ _numbers = count(time.time_ns() // 1000)
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A shard's answer to the question whether it has events to fetch.
+    """A shard's reply to ``peek``: when its next event is due.
 
     Attributes:
         token: the token to use for a fetch from this shard.
@@ -117,7 +117,8 @@ class Fetching:
             fetched += [read_fetched(row, look.token, lease) for row in rows]
             due.append(float(next_due) if next_due else None)
         if failures and not fetched:
-            # The worker repeats the call with its token, and gets the events of a lost answer.
+            # A shard may have fetched events although its answer was lost: the worker repeats the
+            # call with the same token, and gets them.
             raise next(iter(failures.values()))
         if failures:
             self._note(failures)

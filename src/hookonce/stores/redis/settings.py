@@ -64,7 +64,7 @@ def settings_of(
         server: Hashable
         if isinstance(client_or_url, str):
             place = place_of(client_or_url)
-            server = blake2b(client_or_url.encode()).digest()  # hides a password
+            server = blake2b(client_or_url.encode()).digest()  # keep no password
         else:
             place = place_of_client(client_or_url)
             server = client_or_url

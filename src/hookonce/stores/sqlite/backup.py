@@ -136,7 +136,7 @@ def _check_target(source: Path, target: Path, *, overwrite: bool) -> None:
         raise StoreError(f"{str(target)!r} is a file of the store itself; choose another path")
     if target.is_dir():
         raise StoreError(f"{str(target)!r} is a folder; name a file in it")
-    if target.exists() and not target.is_file():  # root's copy would replace /dev/null
+    if target.exists() and not target.is_file():  # as root, the copy would replace a device file
         raise StoreError(f"{str(target)!r} is not a regular file; choose another path")
     if not overwrite and os.path.lexists(target):
         raise StoreError(f"{str(target)!r} exists already; choose another path, or overwrite it")

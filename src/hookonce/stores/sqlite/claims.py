@@ -146,7 +146,7 @@ class ClaimsTable:
         delivery: Delivery | None = None,
     ) -> None:
         """Write what a step has changed in a record; ``delivery`` is as in ``step``."""
-        if record.done_until > known.done_until:  # an expired row may still exist
+        if record.done_until > known.done_until:  # `>`: an expired row may exist
             self.finish(connection, [(digest,)])
             return
         names = (

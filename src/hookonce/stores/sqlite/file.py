@@ -126,7 +126,7 @@ class OpenFile:
                     return False
             elif now.log != self._own.log and _is_empty(self.log):
                 # Our log may not be in the file yet. If the new log had content, the process that
-                # began it would have written our log into the file before.
+                # began it would have checkpointed our log first.
                 self._checkpoint()
             self._keep_log_on_close()
         self._close()
@@ -178,7 +178,7 @@ class OpenFile:
 
     def _remove_log(self) -> None:
         """Remove the empty log and its index from the path."""
-        with transaction(self.connection):  # the lock keeps other processes from removing it now
+        with transaction(self.connection):  # under the lock no other process removes it
             for path, own in ((self.log, self._own.log), (self._index, self._own.log_index)):
                 if identity_of(path) == own:
                     path.unlink()

@@ -30,7 +30,7 @@ INSERT OR REPLACE INTO key_locks (key, token, until, lease, created_at, event_id
 VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 _FORGET = "DELETE FROM key_locks WHERE key = ?"
-# An event is noted once; `place` keeps the order of arrival.
+# An event enters the queue once; `place` keeps the order of arrival.
 _NOTE = "INSERT OR IGNORE INTO waiting (key_lock, event) VALUES (?, ?)"
 _FORGET_NOTE = "DELETE FROM waiting WHERE key_lock = ? AND event = ?"
 _FORGET_NOTES = "DELETE FROM waiting WHERE key_lock = ?"

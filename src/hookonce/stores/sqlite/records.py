@@ -64,7 +64,7 @@ def load_record(
     dead_letter = None
     if reason is not None:
         dead_letter = DeadLetterRecord(DeadReason(reason), error, buried_at, kept > 0, kept > 1)
-    # A dead letter has its own copy, since it outlives the row of its attempts.
+    # A dead letter has its own copy of these columns, since it outlives the event's other row.
     attempt, finished, outstanding, history = counted_with_dead_letter if until is None else counted
     return Record(
         token,

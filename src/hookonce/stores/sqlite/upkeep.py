@@ -30,7 +30,7 @@ _FORGET_NOTES = """
 DELETE FROM waiting WHERE key_lock > ? AND key_lock <= ?
     AND NOT EXISTS (SELECT 1 FROM key_locks WHERE key = key_lock)
 """
-_FORGET_IGNORED = "DELETE FROM ignored WHERE last <= ?"  # the number of rows is bounded
+_FORGET_IGNORED = "DELETE FROM ignored WHERE last <= ?"  # fast: the table stays small
 
 
 class Upkeep:

@@ -68,7 +68,8 @@ class _Jobs:
     def __init__(self) -> None:
         self._waiting: deque[Job[Any]] = deque()
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        # The loops that will wake the thread; each does it itself, as another loop may be blocked.
+        # The loops that will wake the thread. Each loop with a new job wakes the thread itself: it
+        # cannot rely on another loop, which may be blocked.
         self._waking: set[asyncio.AbstractEventLoop] = set()
         self._is_full = False  # whether the last batch was full, so that more jobs may wait
         self._is_closed = False

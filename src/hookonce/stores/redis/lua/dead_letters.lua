@@ -45,12 +45,12 @@ local function forget_dead_letter(key)
   place(base .. ':x:' .. known[1], known[2] .. ':' .. key, nil)
 end
 
--- States without a dead letter: FREE.keep, FREE.save, FREE.keep_in_flight, FREE.save_in_flight,
--- CLAIMED.keep, CLAIMED.save, CLAIMED.keep_in_flight, CLAIMED.save_in_flight. In these states the
--- time can only become earlier: SAVED.keep, SAVED.save, SAVED.keep_in_flight, SAVED.save_in_flight, SAVED_CLAIMED.keep,
--- SAVED_CLAIMED.save, SAVED_CLAIMED.keep_in_flight, SAVED_CLAIMED.save_in_flight, KEPT.keep, KEPT.save,
--- KEPT.keep_in_flight, KEPT.save_in_flight, INTERRUPTED.keep, INTERRUPTED.save, INTERRUPTED.keep_in_flight,
--- INTERRUPTED.save_in_flight. Where there is an entry or a dead letter, nothing changes: WAITING.keep, WAITING.save,
+-- Keeps a delivery. States in which none is kept: FREE.keep, FREE.save, FREE.keep_in_flight, FREE.save_in_flight,
+-- CLAIMED.keep, CLAIMED.save, CLAIMED.keep_in_flight, CLAIMED.save_in_flight. States with a kept delivery, whose
+-- time of burial can only become earlier: SAVED.keep, SAVED.save, SAVED.keep_in_flight, SAVED.save_in_flight,
+-- SAVED_CLAIMED.keep, SAVED_CLAIMED.save, SAVED_CLAIMED.keep_in_flight, SAVED_CLAIMED.save_in_flight, KEPT.keep,
+-- KEPT.save, KEPT.keep_in_flight, KEPT.save_in_flight, INTERRUPTED.keep, INTERRUPTED.save,
+-- INTERRUPTED.keep_in_flight, INTERRUPTED.save_in_flight. States with an entry or a dead letter, which do not change: WAITING.keep, WAITING.save,
 -- WAITING.keep_in_flight, WAITING.save_in_flight, FETCHED.keep, FETCHED.save, FETCHED.keep_in_flight,
 -- FETCHED.save_in_flight, DEAD.keep, DEAD.save, DEAD.keep_in_flight, DEAD.save_in_flight, REPLAYED.keep, REPLAYED.save,
 -- REPLAYED.keep_in_flight, REPLAYED.save_in_flight
@@ -110,7 +110,7 @@ function ops.dead_letter(arg)
   return dead_letter_reply(arg[1], true) or 'N'
 end
 
--- Arguments: endpoint or '', 5 filters (filters_of), score, member, limit. Reply: as page_of returns.
+-- Arguments: endpoint or '', 5 filters (filters_of), score, member, limit. Reply: the result of page_of.
 function ops.dead_letters(arg)
   local index = arg[1] == '' and base .. ':x' or base .. ':x:' .. arg[1]
   local wanted = filters_of(arg, 2)

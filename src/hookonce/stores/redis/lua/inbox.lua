@@ -134,7 +134,7 @@ local function bring_forward(endpoint)
       place(queue, member, text(record.due))
       write_record(key, record)
     else
-      place(queue, member, text(now)) -- the next fetch removes it
+      place(queue, member, text(now)) -- due now, so that the next fetch removes the lost entry
     end
   end
 end
@@ -263,7 +263,7 @@ function ops.entry(arg)
   return entry and entry_reply(arg[1], entry, body_of(arg[1])) or 'N'
 end
 
--- Arguments: endpoint, 5 filters (filters_of), score, member, limit. Reply: as page_of returns.
+-- Arguments: endpoint, 5 filters (filters_of), score, member, limit. Reply: the result of page_of.
 function ops.entries(arg)
   local wanted = filters_of(arg, 2)
   local index = base .. ':o:' .. arg[1]

@@ -1,5 +1,5 @@
--- Key locks; key_locks.py defines the steps. A key lock lets one attempt at a time handle a key, and keeps the highest
--- watermark that has succeeded. It is in the shard of its name.
+-- Key locks; key_locks.py defines the steps. A key lock lets one attempt at a time handle a key, and keeps the
+-- watermark: the newest event that has succeeded. The hash of its name selects the shard.
 --
 --   BASE:k:<lock>  string: its record, see below              expires with the lease or the watermark
 --   BASE:z:<lock>  zset: the waiting events in their order    expires with the lease
@@ -11,7 +11,7 @@
 --                      as the number: Lua's numbers have too few digits
 --   expires            when the watermark is forgotten
 --   has_waiting        whether events wait
---   nonce, called      of the last release that called an event; the same release, repeated, gets the same reply
+--   nonce, called      of the last release that called an event: a repetition of the release gets the same reply
 local function key_lock_of(name)
   local stored = redis.call('GET', base .. ':k:' .. name)
   local token, ends, lease, created, event_id, expires, has_waiting, nonce, called = false, 0, 0, false, '',
@@ -51,7 +51,7 @@ local function write_key_lock(name, key_lock)
   end
 end
 
--- Arguments: name, token, lease, created or '', event_id, '1' to drop ties, the event that would wait or ''.
+-- Arguments: name, token, lease, created or '', event_id, '1' to drop ties, the event to queue if busy or ''.
 -- Reply: 'E' if the lock is acquired, {'B', end of the lease} if it is busy, {'S', created, event_id} of the watermark if
 -- the event comes too late.
 function ops.acquire_key_lock(arg)
@@ -78,7 +78,7 @@ function ops.acquire_key_lock(arg)
   return 'E'
 end
 
--- Arguments: name, token, nonce, created or '', event_id, the event that waits no longer or ''.
+-- Arguments: name, token, nonce, created or '', event_id, the event to remove from the queue or ''.
 -- Reply: the event to call next, or ''.
 function ops.release_key_lock(arg)
   local name, nonce, created, event_id = arg[1], arg[3], arg[4], arg[5]

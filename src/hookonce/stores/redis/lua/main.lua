@@ -19,9 +19,9 @@ if latest_end then
   if redis.call('PTTL', LIVE) < tonumber(wanted) then redis.call('PEXPIRE', LIVE, wanted) end
 end
 if ARGV[4] == '1' then
-  -- The caller waits until this connection's last write is durable, and with it all earlier writes. So a call that
-  -- only reads makes a write to wait for: it may have read a record that another connection, or an earlier try of the
-  -- same call, has just written.
+  -- The caller waits until this connection's last write is durable; all earlier writes of the server are durable then
+  -- too. A call that only reads needs a write to wait for: another connection, or an earlier try of the same call, may
+  -- have just written the record that was read.
   pass_when_full()
   redis.call('SET', base .. ':t', text(now), 'PX', 60000)
 end

@@ -28,8 +28,8 @@
 --   BASE:w             zset: the workers, by the time of their last fetch
 --   BASE:y             hash: the endpoint of each worker
 --   BASE:r:<worker>    list: the number and token of its last fetch, and the fetched keys
---   BASE:s             string: a counter that makes an order of members with equal scores
---   BASE:t             string: written so that the caller can wait for durability
+--   BASE:s             string: a counter that orders members with equal scores
+--   BASE:t             string: a write whose durability the caller can wait for
 --
 -- Each known event has one packed record. So a usual claim is one SET NX, a usual enqueue one GET and one MSET, and a
 -- completion one SET GET. Each additional command would cost the server about as much again.

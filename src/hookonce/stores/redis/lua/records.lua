@@ -20,7 +20,7 @@ end
 --   event_id, type ('' for none), received, size    of the delivery
 --   seq          its number in the order of enqueueing
 --   put          the token of its enqueue
---   due, delay   when it may be fetched, and the seconds from setting `due` to then
+--   due, delay   the time from which it may be fetched, and how many seconds ahead that was when it was set
 local function packed(record)
   if not record.endpoint then
     return cmsgpack.pack(record.token, record.ends, record.lease, record.attempt, record.expires,
