@@ -112,7 +112,9 @@ def test_every_seed_finds_the_mistake_of_the_example_with_times_of_arrival(
     with store_url("sqlite") as url:
         for seed in seeds:
             report = wrong.simulate(url, events=events, seed=seed)
-            assert report.count(Breach.STALE) == len(report.findings) > 0, seed
+            breaches = {finding.breach for finding in report.findings}
+            # Of two events that arrive at the same moment, the mistake may also skip the newer one.
+            assert Breach.STALE in breaches <= {Breach.STALE, Breach.LOST}, seed
 
 
 def check_channels(place: Place, events: int, seed: int) -> None:

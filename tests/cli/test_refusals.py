@@ -44,7 +44,7 @@ def piped(command: str, here: Path) -> Result:
         timeout=60,
         check=False,
     )
-    return Result(ended.returncode, ended.stdout, ended.stderr)
+    return Result.of(ended.returncode, ended.stdout, ended.stderr)
 
 
 def path_of_commands() -> str:

@@ -71,14 +71,16 @@ def test_it_handles_what_a_server_has_stored_before_and_stores_meanwhile(here: P
     with serving(here, {"HOOKONCE_HEALTH_TOKEN": token}) as url:
         assert deliver(url, "evt_before") == (202, "stored")
         shown = {"authorization": f"Bearer {token}"}
-        unready = httpx2.get(f"{url}/readyz", headers=shown, trust_env=False)
+        required = f"{url}/readyz?workers=required"
+        unready = httpx2.get(required, headers=shown, trust_env=False)
         assert unready.status_code == 503
         assert "start `hookonce worker`" in unready.text
+        assert httpx2.get(f"{url}/readyz", trust_env=False).status_code == 200
         assert journal(here) == []
         with working(here) as worker:
             noted(here, "finished evt_before 1")
             eventually(
-                lambda: httpx2.get(f"{url}/readyz", trust_env=False).status_code == 200,
+                lambda: httpx2.get(required, trust_env=False).status_code == 200,
                 what="it is ready",
             )
             assert deliver(url, "evt_meanwhile") == (202, "stored")
