@@ -1,4 +1,4 @@
-"""Clocks; spans and moments as arguments, as values and as text for people.
+"""Clocks, and conversions of time spans and moments between arguments, numbers and text.
 
 Inside the package a span is a number of seconds and a moment is a Unix time, because they are cheap
 to make and to compare. Users may give a ``timedelta`` or an aware ``datetime`` for them. Users read
@@ -16,7 +16,7 @@ from typing import TypeAlias
 Clock: TypeAlias = Callable[[], float]
 """A function that returns the Unix time in seconds."""
 
-# A million years. Longer durations come from damaged records, for example.
+# A million years: only a damaged record, for example, gives a longer duration.
 _LONGEST_SECONDS = 1e6 * 366 * 86_400
 
 
@@ -53,7 +53,7 @@ def uptime() -> float:
 def span_seconds(
     name: str, span: float | timedelta, *, positive: bool = False, signed: bool = False
 ) -> float:
-    """Return a span that a user gave, in seconds.
+    """Convert the time span in an argument to seconds.
 
     Args:
         name: the name of the argument, for the message.
@@ -80,7 +80,7 @@ def span_seconds(
 
 
 def unix_seconds(name: str, moment: float | datetime) -> float:
-    """Return a moment that a user gave, in Unix seconds.
+    """Convert the moment in an argument to Unix seconds.
 
     Args:
         name: the name of the argument, for the message.

@@ -127,7 +127,7 @@ class VerificationError(WebhookError, WebhookVerificationError):
     """
 
     def __init__(self, reason: Refusal, skew: float | None = None) -> None:
-        # The properties read `args`: attributes would make each forged delivery cost more.
+        # The properties read `args`: setting attributes would slow down each refusal of a forgery.
         super().__init__(reason, skew)
 
     @property
@@ -138,7 +138,7 @@ class VerificationError(WebhookError, WebhookVerificationError):
 
     @property
     def skew(self) -> float | None:
-        """For a timestamp outside the tolerance, our clock minus the timestamp in seconds."""
+        """Our clock minus the timestamp, in seconds; None unless it exceeds the tolerance."""
         skew: float | None = self.args[1]
         return skew
 

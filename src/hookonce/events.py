@@ -220,7 +220,7 @@ class EventParser:
 
     def _reread(self, body: bytes, error: ValidationError) -> Event[Any]:
         """Return an event that the fast path could not read, or raise PayloadError."""
-        # `from None` everywhere: pydantic's error holds the body, and a log would print it.
+        # Raise `from None`: pydantic's error holds the body, and a log would print that error.
         fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
         if fault["type"] == "json_invalid":
             try:
@@ -232,7 +232,7 @@ class EventParser:
                 return UnknownEvent.model_validate_json(body)
             except ValidationError as unknown:
                 raise PayloadError(PayloadFault.NOT_ENVELOPE, _problems(unknown)) from None
-        # A location starts with the tag of the union: the event type.
+        # `loc` starts with the tag of the union, which is the event type; the field's name follows.
         in_data = fault["loc"][1:2] == ("data",)
         raise PayloadError(
             PayloadFault.WRONG_SHAPE if in_data else PayloadFault.NOT_ENVELOPE, _problems(error)
@@ -267,8 +267,8 @@ def _raised(error: Exception) -> str:
 
 
 _MAX_PROBLEMS = 5
-# The kinds of error whose message never holds the value that was found; the kinds that are left
-# out, and kinds that a user's class defines, may hold it.
+# The kinds of pydantic errors whose message never quotes the invalid value. The kinds removed here,
+# and kinds that a user's class defines, may quote it.
 _DISCREET = frozenset(get_args(core_schema.ErrorType)) - {
     "union_tag_invalid",
     "value_error",

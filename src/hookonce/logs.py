@@ -79,7 +79,7 @@ def _indented(error: BaseException) -> str | None:
     """
     lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
     if all(map(str.isprintable, lines)) and not any(map(_has_lines, _chain(error))):
-        return None  # the application's own formatter may render it
+        return None  # then the application's own formatter may format the traceback
     return "\n".join(f"  {printable(line)}" for line in lines)
 
 

@@ -113,7 +113,7 @@ Instant: TypeAlias = Annotated[
     GetPydanticSchema(lambda _source, _handler: _INSTANT_SCHEMA),
     PlainSerializer(_write_as_service, return_type=str, when_used="json"),
 ]
-"""An aware datetime; a value without an offset is read as UTC. JSON has milliseconds and `Z`."""
+"""An aware datetime. Input without an offset is read as UTC; JSON output ends in `Z`."""
 
 AbsoluteInstant: TypeAlias = Annotated[
     datetime,
@@ -170,7 +170,7 @@ TargetStatus: TypeAlias = Annotated[
 ]
 """The state of a post on one channel (interface, States). Other values are kept as text."""
 PostMode: TypeAlias = Literal["draft", "schedule", "now", "queue"]
-"""What the service does with a post that it gets (interface, Resources: Post input)."""
+"""What the service does with a post it receives (interface, Resources: Post input)."""
 MediaKind: TypeAlias = Annotated[Literal["image", "video"] | str, _OPEN]
 """The kind of a file (interface, Resources: Media). Other values are kept as text."""
 MediaStatus: TypeAlias = Annotated[Literal["uploading", "ready", "failed"] | str, _OPEN]
@@ -240,7 +240,7 @@ class Me(Resource):
 
 
 class ChannelRef(Resource):
-    """A channel of a post in a list (interface, Resources: Post (list item))."""
+    """A channel, as a list of posts shows it (interface, Resources: Post (list item))."""
 
     id: str
     platform: Platform

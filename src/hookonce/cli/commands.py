@@ -21,7 +21,7 @@ _MODULES = (
     *("chaos", "dead", "demo", "doctor", "emulate", "endpoints", "guide", "health"),
     *("inbox", "ledger", "reconcile", "send", "serve", "store", "verify", "worker"),
 )
-"""The modules with the commands: each defines the command of its name."""
+"""The modules with the commands; each command has the name of its module."""
 
 
 class _Commands(click.Group):

@@ -139,7 +139,7 @@ class _Connection(HttpToolsProtocol):
     others: ClassVar[Connections]
 
     _in_head = False
-    _framing_bytes = 0  # bytes of the current head, or between two parts of a body
+    _framing_bytes = 0  # bytes since the last complete head or piece of a body
     _pipelined_bytes = 0
     _exceeds = False
     _current: RequestResponseCycle | None = None  # the request that the application is answering

@@ -248,7 +248,7 @@ class _Demonstration:
         finally:
             attempts = self._attempts[event.id]
             attempts.append(outcome)
-            # Otherwise the line of the answer shows the outcome.
+            # An inline attempt needs no line of its own: the line of its answer shows the outcome.
             if self._with_inbox or context.is_replay:
                 expected = self._expected_attempts.get(event.id, attempts)
                 wanted = "" if attempts == expected[: len(attempts)] else f"attempts {expected}"

@@ -88,7 +88,7 @@ class PacedEmitter:
 async def emit_all(
     emitter: PacedEmitter, seed: int, *, flow: str | None = None, types: Sequence[str] = ()
 ) -> None:
-    """Emit events until the planned times of the emitter end.
+    """Emit events until the emitter has no planned time left.
 
     Args:
         flow: the name of a flow to repeat; by default single events.
@@ -150,7 +150,7 @@ class Emulation:
         port: int | None,
         key: str | None = None,
     ) -> None:
-        """Emit all events; wait until all are settled, or until Ctrl-C; with an API, until Ctrl-C.
+        """Emit all events and wait until all are settled; with an API, wait until Ctrl-C.
 
         Args:
             port: serve the API on this port.

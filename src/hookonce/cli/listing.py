@@ -145,7 +145,7 @@ def print_list(
                 more, least = _MOST_COUNTED, "more than "
         else:
             more = events.count(await store.stats(endpoint=endpoint)) - shown
-        # A program may parse standard output.
+        # Use standard error, because a program may parse standard output.
         if more > 0:
             click.echo(f"{least}{more} more; --all lists them", err=True)
 
@@ -269,7 +269,7 @@ def change_selected(
 async def _named_keys(
     events: EventList[E], store: InboxStore, event_ids: Sequence[str], endpoint: str | None
 ) -> list[DeliveryKey]:
-    """Return the keys of events at one endpoint; without ``endpoint``, wherever the events are.
+    """Return the keys of these events at one endpoint, or at all endpoints if it is None.
 
     An unknown id gets the default endpoint, where the change will not find it either.
     """

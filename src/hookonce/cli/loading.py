@@ -144,7 +144,7 @@ def load(name: str, *, factory: bool = False) -> Loaded:
 
 
 def receivers_of(named: object) -> dict[str, Receiver]:
-    """Return an object's receivers by path; a receiver contains only itself."""
+    """Return the receivers in an application or collection by path; for a receiver, itself."""
     if isinstance(named, Receiver):
         return {"": named}
     if isinstance(named, Mapping | list | tuple):

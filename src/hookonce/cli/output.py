@@ -113,7 +113,7 @@ class Output:
     def table(
         self, records: Sequence[Mapping[str, Any]], columns: Mapping[str, str], nothing: str
     ) -> None:
-        """Print records as a table, or one JSON object a line.
+        """Print records as a table, or as one JSON object per line.
 
         Args:
             columns: the heading of each column by the name of its field.

@@ -290,7 +290,7 @@ class _Rotation:
 
 
 def _removable(rotation: OpenRotation) -> datetime:
-    """Return when deliveries signed only by the old secret become too old to be accepted."""
+    """Return from when on all deliveries signed only by the old secret are too old to accept."""
     return rotation.at + timedelta(seconds=TOLERANCE_SECONDS)
 
 

@@ -105,7 +105,8 @@ class SecretsFile:
                 text: str | None = file.read().decode()
         except FileNotFoundError:
             return ""
-        # Raise below: the UnicodeDecodeError, as the cause, would contain the secrets.
+        # Raise after this block: an error raised here would carry the UnicodeDecodeError, which
+        # contains the secrets, as its context.
         except UnicodeDecodeError:
             text = None
         if text is None:

@@ -47,8 +47,8 @@ TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - the variable's name,
 # With --reload, all processes get one generated token through this variable.
 _GENERATED_TOKEN_VARIABLE = "_HOOKONCE_GENERATED_INSPECTOR_TOKEN"  # noqa: S105 - the same
 
-# How long open answers may take at shutdown; every answer takes less. The receiver's lifespan then
-# drains the handlers.
+# How long a shutdown waits for open requests; no answer takes so long. After that, the receiver's
+# lifespan drains the handlers.
 _SHUTDOWN_SECONDS = 30
 
 # How many new connections may wait in the kernel until the server accepts them.

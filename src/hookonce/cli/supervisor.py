@@ -49,8 +49,8 @@ _TICK_SECONDS = 0.1
 _STABLE_SECONDS = 10.0
 _MAX_FAILURES = 5
 _PAUSE_STEP_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
-# Failures further apart than this are unrelated: a process that always fails does so more often,
-# even with the longest pause between its starts.
+# A longer time without a failure resets the count: a process that fails at every start fails more
+# often than this, even with the longest pause between its starts.
 _RESET_SECONDS = 60.0
 
 # How long a process may take to end if it was not ready yet: only a ready process reports its own
@@ -71,7 +71,7 @@ class Member:
         Args:
             end_seconds: how long its shutdown may take before the supervisor kills it.
         """
-        with suppress(OSError):  # without a supervisor, the other thread ends this process
+        with suppress(OSError):  # if the supervisor has ended, the other thread ends this process
             self._line.sendall(f"{os.getpid()} {end_seconds}\n".encode())
 
     def _end_with_supervisor(self) -> None:
@@ -149,7 +149,7 @@ class _Supervisor:
         self._signals.append(number)
 
     def _lacks_process(self) -> bool:
-        """Return whether to start a process; until one has been ready, there is only one."""
+        """Return whether to start a process; start a second one only after the first was ready."""
         wanted = self._count if self._has_started else 1
         return (
             self._deadline is None

@@ -85,6 +85,6 @@ async def _work(receivers: Sequence[Receiver], name: str, member: Member | None)
             await is_ending.wait()
             if member is None:
                 _log.info("shutting down: running handlers may finish; a second signal kills them")
-        # At the same time: while one receiver drains, another would fetch new events.
+        # Close all receivers at once: otherwise one would fetch new events while another drains.
         finally:
             await asyncio.gather(*(stack.aclose() for stack in stacks))

@@ -234,7 +234,7 @@ class Connection:
         return any(key in text for text in texts)
 
     def _fault_of_upload(self, url: str) -> str | None:
-        """Return why an upload may not go to an address, judged by its text; None if it may."""
+        """Return why the text of an upload address is refused; None if it is allowed."""
         if fault_of_address(url, allow_http=self._allow_http) is not None:
             return "the service named an address that cannot be used"
         parts = urlsplit(url)
@@ -361,7 +361,7 @@ class _Way:
                 if self.reached_private and not self._may_reach_private:
                     raise _PrivateAddressError
             case "send_request_headers.started":
-                self._stream = None  # from here the pool of httpx2 closes the connection
+                self._stream = None  # from now on, the pool of httpx2 closes the connection
                 self.was_sent = self.was_sent or info["request"].method != b"CONNECT"
 
     async def end(self) -> None:
@@ -409,7 +409,7 @@ async def _answer_of(response: httpx2.Response, *, reads: bool) -> _Answer:
 
 
 def _values_in(content: bytes | bytearray) -> int:
-    """Return an upper bound for the number of JSON values; the exact number if it is large."""
+    """Count JSON values: return a quick upper bound, or the exact number if that is large."""
     count = sum(map(content.count, _BEFORE_A_VALUE))
     if count <= _MOST_VALUES:
         return count

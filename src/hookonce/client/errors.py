@@ -59,7 +59,7 @@ class NoAnswerError(ClientError):
 
 @shows_half_built
 class UnreadableAnswerError(ClientError):
-    """An answer that does not follow the interface: from a proxy, or of a later version.
+    """An answer that does not follow the interface: a proxy or a later version sent it.
 
     Attributes:
         method: the HTTP method.
