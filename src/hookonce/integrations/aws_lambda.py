@@ -160,7 +160,7 @@ class _GatewayRequest:
                 if isinstance(value, str):
                     yield str(name), value
         if repeated:
-            return  # a REST API puts the same names into `headers`, with their last values
+            return  # a REST API repeats these names in `headers`, with only their last values
         for name, value in _mapping(self.event.get("headers")).items():
             if isinstance(value, str):
                 yield str(name), value

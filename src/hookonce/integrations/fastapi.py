@@ -126,7 +126,7 @@ class _Delivery(Response):
     async def __call__(
         self,
         scope: Scope,
-        receive: Receive,  # noqa: ARG002 - the request holds it, and the bytes already read from it
+        receive: Receive,  # noqa: ARG002 - `_request` holds it, and any body bytes already read
         send: Send,
     ) -> None:
         await self._app(scope, _pieces_of(self._request), send)

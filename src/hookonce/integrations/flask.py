@@ -68,7 +68,7 @@ def mount(
 
 
 def _intended_endpoint() -> str | None:
-    """Return the endpoint of a request, also if its path is spelt in another way."""
+    """Return the endpoint of a request, even if the request spells its path differently."""
     if request.endpoint is not None:
         return request.endpoint
     paths = current_app.url_map.bind("")

@@ -50,7 +50,7 @@ def mount(
     """
     delivery = receiver.routes("/")[0].endpoint
 
-    # Not an ASGI handler: that fails if middleware, such as Litestar's for logs, has read the body.
+    # An ASGI handler would fail after middleware that reads the body, such as Litestar's for logs.
     @route(
         path,
         http_method=_METHODS,

@@ -103,7 +103,7 @@ def diagnose(
 
 
 def _sorted_out(secrets: Sequence[str]) -> tuple[list[str], list[Explanation]]:
-    """Separate usable secrets from unusable ones; explain why each of the latter is unusable."""
+    """Return the usable secrets, and an explanation for each unusable secret."""
     usable: list[str] = []
     explanations: list[Explanation] = []
     for number, secret in enumerate(secrets, start=1):
@@ -236,7 +236,7 @@ _CUT_PREFIX = re.compile("(?:hsec|sec|ec|c)?_")
 
 def _keys(secrets: Sequence[str]) -> Iterator[_Candidate]:
     for number, secret in enumerate(secrets, start=1):
-        if not isinstance(secret, str):  # `_sorted_out` explains a missing setting
+        if not isinstance(secret, str):  # a missing setting, which `_sorted_out` explains
             continue
         text = secret.strip()
         bare = text.removeprefix("whsec_")
@@ -324,7 +324,7 @@ def _bodies(body: bytes) -> list[_Candidate]:
 
 
 def _before_transport(body: bytes) -> Iterator[tuple[bytes, Explanation]]:
-    """Yield what the body may have been before one usual change of its bytes."""
+    """Yield possible originals of the body: each is one usual change of bytes away from it."""
     line_ends = Explanation(
         "Line ends within the body, or at its end, were changed.",
         "Save and pass on the body as bytes, not as text.",

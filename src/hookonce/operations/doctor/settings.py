@@ -23,7 +23,7 @@ _LEAST_DEPTH = 1000
 
 # How wrong a clock may be, as a share of the tolerance; NTP keeps clocks far more exact.
 _SMALL_PART = 0.1
-# A Date header gives whole seconds and is already old when it arrives; ignore smaller differences.
+# Ignore smaller differences: a Date header gives whole seconds, and its transport takes time.
 _LEAST_SKEW_SECONDS = 2.0
 
 

@@ -142,7 +142,7 @@ def _setting_finding(subject: Subject, text: str) -> Finding:
 
 
 async def _outstanding_findings(subject: Subject) -> list[Finding]:
-    """Return a finding for each handler that events wait for and this receiver does not have."""
+    """Return a finding for each handler that events still need and this receiver lacks."""
     store, endpoint = subject.receiver.store, subject.receiver.endpoint
     known = {handler.name for handler in subject.receiver.handlers}
     waiting: list[Entry | DeadLetter] = [

@@ -67,11 +67,11 @@ async def trial_findings(subject: Subject, *, host: str) -> list[Finding]:
         findings += await _deliver(_behind_tls(app, host), subject.path, delivery, arrivals.records)
         findings += [_block_finding(block) for block in arrivals.blocks]
         failed = await _failure_of(lifespan.__aexit__(), "end")
-        # If a handler still runs, the lifespan cannot end; that is reported above.
+        # If a handler still runs, the lifespan cannot end; the findings above report this.
         if await twin.idle(0):
             findings += [failed] if failed is not None else []
             async with twin.opened():
-                pass  # the block ends threads of `twin` that the lifespan has left
+                pass  # closing `twin` ends the threads that the lifespan has left running
     return findings
 
 

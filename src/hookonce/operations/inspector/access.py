@@ -128,7 +128,7 @@ class Access:
 
 
 def take_token(scope: MutableMapping[str, Any]) -> str | None:
-    """Remove the token from the URL of a request, and return it.
+    """Return the token in the URL of a request, and remove it from the URL.
 
     The scope itself changes: servers such as uvicorn log its query string when the answer begins.
     """

@@ -16,7 +16,7 @@ HEIGHT = 60
 # A longer time without values interrupts the line.
 _LONGEST_GAP_SECONDS = 10
 
-# A current value is that of ten seconds: the value of one second would change too fast to read.
+# Current values cover the last ten seconds: those of one second would change too fast to read.
 _NOW_SECONDS = 10
 
 

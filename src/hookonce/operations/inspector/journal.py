@@ -73,7 +73,7 @@ class Journal(StepObserver):
         self._each_second = bounds.each_second
         self._second = self._left_in_second = 0
         self.followed: OrderedDict[str, None] = OrderedDict()
-        # Twice as many as are kept, because some deliveries are still without an answer.
+        # Follow more events than deliveries are kept: some deliveries have no answer yet.
         self._most_followed = 2 * bounds.deliveries
         self._last_number = 0
         self.series = Series()
@@ -232,7 +232,7 @@ class Journal(StepObserver):
         history.version = version
         if grown := history.add(step):
             for dropped in self._histories.grow(event_id, grown):
-                dropped.steps.clear()  # a delivery may still show this history
+                dropped.steps.clear()  # a delivery may still refer to this history
                 dropped.is_cut = True
 
 

@@ -31,13 +31,13 @@ _ESCAPE = re.compile(
 )
 _LETTER_ESCAPE = re.compile(r"\\[abfnrtv]")
 
-# The start of an XML element; or a name, with the sign before its value, such as `:` or `=`.
+# Matches the start of an XML element, or a name and the sign after it, such as `:` or `=`.
 _NAME = re.compile(
     r"<(?P<element>[\w.:-]++)"
     r"|(?P<name>[\w.$\[\]-]++)"
     r"""(?P<mark>[\\"']{0,8}+\s{0,64}+(?:[-=]>|[:!<>]?={1,3}|[:：＝])\s{0,8})?"""  # noqa: RUF001 - wide forms of these marks
 )
-# Secrets that their form gives away. The user and password of a URL end at the @.
+# Matches secrets by their form. In a URL, the user and password end at the @.
 _SECRET = re.compile(
     r"whsec_[\w+/=-]++|(?<!\w)v1a?,[\w+/=-]{16,}+|(?<=://)[^\s/@]*+(?=@)"
     r"|(?<!\w)[Bb][Ee][Aa][Rr][Ee][Rr]\s{1,8}(?=[\w.~+/=-]{16})[\w.~+/=-]++"
@@ -113,7 +113,7 @@ class Redactor:
         return _without(text, ((places[start], places[end]) for start, end in spans))
 
     def scrub(self, text: str, *, least: int = 1) -> str:
-        """Return a text without the values hidden before, in any escaped form.
+        """Return a text without the values given to ``hide``, escaped or not.
 
         Args:
             least: shorter values are not searched for.
@@ -189,7 +189,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 def _letters(plain: str) -> tuple[str, Sequence[int]]:
-    """Return the letters and digits of a text, which all escapes keep, and their places."""
+    """Return the letters and digits of a text, which no escape changes, and their places."""
     plain = _LETTER_ESCAPE.sub("\\ ", plain)
     at = array("L", (place for place, one in enumerate(plain) if one.isalnum()))
     return "".join(map(plain.__getitem__, at)), at

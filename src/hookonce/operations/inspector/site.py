@@ -305,7 +305,7 @@ class Site:
 
 
 class _Stream:
-    """An ASGI application; Starlette would call a method as a view."""
+    """An ASGI application as an object, because Starlette would call a method as a view."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -330,7 +330,7 @@ async def _bodies(
 
 
 def _in_time(bodies: Mapping[str, bytes]) -> Callable[[str], bytes | None]:
-    """Return a function that returns a body; None once the list has taken too long."""
+    """Return a function from an id to a body; it returns None if the list takes too long."""
     ends = uptime() + _LIST_SECONDS
     return lambda event_id: bodies.get(event_id) if uptime() < ends else None
 

@@ -184,7 +184,7 @@ def _verdict(seen: Seen) -> str:
 
 
 def _dedup(seen: Seen) -> list[str]:
-    """Return the store's answers to this delivery, each once."""
+    """Return the distinct answers of the store to this delivery."""
     if seen.history is None:
         return []
     said = [
