@@ -142,7 +142,7 @@ class Attempt:
 
     @property
     def has_the_event(self) -> bool:
-        """Whether no other attempt of this process may handle the event now."""
+        """Whether this attempt keeps other attempts of this process from the event."""
         return self.phase < LATE
 
     @property
@@ -174,7 +174,7 @@ class Attempt:
             await self._give_back()
             return
         if isinstance(origin, Request) and may_be_last(claim, origin.delivery_attempt):
-            # The sender may not come again: keep the body first, in case this process crashes.
+            # The sender may not deliver again: store the body first, in case this process crashes.
             until = redelivered_until(self.event, origin.sent_at)
             self.handling.last_chance = until is None
             if await self._keep_body(claim, until) is Ownership.LOST:
@@ -295,7 +295,7 @@ class Attempt:
                 self.answer.give(settlement.outcome)
                 self._notify(settlement)
             elif ownership is Ownership.LOST:
-                # Another attempt has begun, or has even succeeded: its outcome counts.
+                # Another attempt has claimed the event; the outcome of that attempt counts.
                 self.answer.give(later(Reason.IN_FLIGHT))
                 self._notify_settled(later(Reason.IN_FLIGHT))
         self._leave()
@@ -358,7 +358,7 @@ class Attempt:
         self._leave(LATE)
 
     async def _give_up(self) -> None:
-        """Release the claim that a failed call may have made; no request waits for this."""
+        """Release the claim that a failed call may have made; the request is answered already."""
         self._leave(GIVING_UP)
         await asyncio.sleep(FIRST_PAUSE_SECONDS)
         await self._give_back()
@@ -443,7 +443,7 @@ class Attempt:
                 await self._give_back()
 
     def break_off(self, error: Exception) -> None:
-        """Answer after an unexpected error, for example of a router that breaks its contract."""
+        """Answer after an unexpected error, for example if a router breaks its contract."""
         _log.error("an attempt at %s broke off", self.key, exc_info=error)
         self.answer.give(BROKEN)
 

@@ -105,7 +105,7 @@ class Attempts:
             self._forget_lost()
             self._loop, self._timer, self._sending = loop, None, None
         if self._dependencies.watermarks and self._given_up.issuperset(self._by_task):
-            self._send_watermarks(loop)  # no attempt is left to send the watermarks
+            self._send_watermarks(loop)  # no running attempt would send the watermarks
         # Do not use the loop's task factory: an eager task would run before `_by_task` has it.
         attempt.lease.task = task = asyncio.Task(self._go(attempt), loop=loop, name=attempt.key)
         self._by_key[attempt.key] = self._by_task[task] = attempt

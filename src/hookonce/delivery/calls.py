@@ -190,7 +190,7 @@ class Calls:
             return as_exception(cancelled)
         except BaseException as failed:
             if isinstance(failed, GeneratorExit) and (self.is_stopping or not loop.is_running()):
-                raise  # closed by a shutdown, or because the loop has ended
+                raise  # the coroutine was closed by a shutdown or at the end of the loop
             return as_exception(failed)
         finally:
             if not self.is_stopping:
@@ -246,7 +246,7 @@ def _is_only_begun(result: object) -> bool:
 
 
 def as_exception(error: BaseException) -> Exception:
-    """Return an ``Exception`` for whatever a user's function raised."""
+    """Return what a user's function raised, as an ``Exception``."""
     if isinstance(error, Exception):
         return error
     wrapped = RuntimeError(f"the handler raised {type(error).__name__}")

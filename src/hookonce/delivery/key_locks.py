@@ -1,4 +1,4 @@
-"""Handlers with a key: one call at a time for a key, and none for an event that comes too late.
+"""Handlers with a key: one call at a time for each key; ``latest_by`` skips older events.
 
 A `KeyLockHolder` holds a key lock of the store for one call of a handler. Until it releases the
 lock, no other process can acquire it. A success raises the lock's watermark before the release.
@@ -65,7 +65,7 @@ class KeyLockHolder:
 
     @property
     def is_held(self) -> bool:
-        """Whether the lease lives, as far as this process can tell."""
+        """Whether the lease still lasts, by this process's clock."""
         return time.monotonic() < self._held_until
 
     async def acquire(self, waiting: DeliveryKey | None = None) -> AcquireResult:
@@ -204,7 +204,7 @@ class KeyLockHolder:
 
 
 async def send_watermarks(dependencies: Dependencies) -> None:
-    """Send the watermarks of handlers whose attempt ended before the store had them."""
+    """Send the watermarks that the store had not recorded when their attempts ended."""
     pause = FIRST_PAUSE_SECONDS
     while dependencies.watermarks:
         for key_lock in tuple(dependencies.watermarks):

@@ -34,7 +34,7 @@ _EXTEND_AGAIN_SECONDS = 1.0
 
 
 class Instant(NamedTuple):
-    """One moment by the two clocks of a lease.
+    """The time on both clocks of a lease.
 
     The claim ends by two clocks: uvloop's clock stands still within one turn of the loop, so it
     cannot show that this process has just been blocked.
@@ -100,7 +100,7 @@ class Lease:
 
     @property
     def absent(self) -> frozenset[str]:
-        """The outstanding handlers that this process does not have."""
+        """The outstanding handlers that this process has not registered."""
         if self.claim is None or not self.claim.outstanding:
             return frozenset()
         return self.claim.outstanding - {handler.name for handler in self.handlers} - self.finished
@@ -121,7 +121,7 @@ class Lease:
                 self._extension = self.loop.create_task(self.extend())
 
     def hold(self, claim: Claimed, asked_monotonic: float, asked_loop: float) -> None:
-        """Begin the lease of a claim, which counts from the request to the store.
+        """Begin the lease of a claim; the lease counts from the time of the request to the store.
 
         The parameters are the fields of an `Instant`, which takes too long to create in each
         delivery.

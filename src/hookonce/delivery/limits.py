@@ -9,7 +9,7 @@ from ..clock import span_seconds
 from ..errors import shows_half_built
 from ..sender import ANSWER_SECONDS
 
-# The sender waits ten seconds, and up to two calls to the store may follow the answer budget.
+# Leave time for up to two store calls after the answer budget: the sender waits ten seconds.
 _MOST_ANSWER_SECONDS = 8.5
 _ON_THE_WAY_SECONDS = 0.1
 

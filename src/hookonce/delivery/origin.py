@@ -51,7 +51,7 @@ class Queued:
 
 @dataclass(slots=True)
 class Replay:
-    """An operator replays a dead letter, which stays one until the attempt succeeds.
+    """An operator replays a dead letter, which stays a dead letter until the attempt succeeds.
 
     Attributes:
         is_last: whether nobody else can deliver the event; False for a delivery that is only kept.

@@ -62,7 +62,7 @@ def unavailable(error: StoreError) -> Outcome:
 
 
 class LeaseLost(Retry):
-    """A handler was not begun, because another process may have the event by now."""
+    """A handler was not begun, because another process may already hold the event."""
 
     def __str__(self) -> str:
         return "not begun, since the lease was over"
@@ -110,7 +110,7 @@ class Report(NamedTuple):
 
     @property
     def errors(self) -> tuple[Failure, ...]:
-        """All failures but ``Retry``, which a handler raises on purpose."""
+        """All failures except ``Retry``, which a handler raises on purpose."""
         return tuple(f for f in self.failures if not isinstance(f.error, Retry))
 
     @property

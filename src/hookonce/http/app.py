@@ -56,7 +56,7 @@ __all__ = [
 _log = get_logger("hookonce.http")
 
 REACHED = "hookonce.reached"
-"""The scope key of a list; a receiver that a request reaches adds itself to the list."""
+"""The scope key of a list: each receiver that a request reaches adds itself to the list."""
 
 _NOTHING_CAME = (
     ", not even a part of it: the client is slow, or something before the receiver (middleware, a"
@@ -77,7 +77,7 @@ class _Slashes(Convertor[str]):
 
 
 register_url_convertor("hookonce_slashes", _Slashes())
-# For paths with more than one slash at the end. Without a route for them, a router would strip the
+# Matches more than one slash at the end of a path: without such a route, a router would strip the
 # slashes and redirect.
 MORE_SLASHES = "{more:hookonce_slashes}"
 

@@ -21,7 +21,7 @@ _PARAMETERS = re.compile(";[^/]*")
 
 
 async def respond(send: Send, outcome: Outcome, *, closing: Scope | None = None) -> None:
-    """Send an outcome; if ``closing`` is the scope of an HTTP/1.1 request, end its connection."""
+    """Send an outcome; end the connection if ``closing`` is the scope of an HTTP/1.1 request."""
     body = outcome.body
     headers = [_CONTENT_TYPE, (b"content-length", b"%d" % len(body))]
     if outcome.headers:

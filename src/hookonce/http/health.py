@@ -55,7 +55,7 @@ class Readiness:
         return not self.problems
 
     def requiring_workers(self) -> Readiness:
-        """Return the same with the lack of separate workers as a problem instead of a warning."""
+        """Return a copy in which missing separate workers are a problem, not a warning."""
         warnings = tuple(text for text in self.warnings if text not in self.without_workers)
         return replace(self, problems=self.problems + self.without_workers, warnings=warnings)
 

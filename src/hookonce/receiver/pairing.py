@@ -1,4 +1,4 @@
-"""Finds the resource that a missed event was about, by its type and time, if only one fits.
+"""Finds the resource that caused a missed event, if only one fits by type and time.
 
 The delivery log has no payloads, and a post or comment in the service does not name its event
 (interface, Endpoints). If several resources fit a gap, the gap stays open.
@@ -62,7 +62,7 @@ def pair_by_time(gaps: Sequence[Gap], found: Sequence[Found[T]]) -> list[tuple[G
 def _groups(
     gaps: Sequence[Gap], found: Sequence[Found[T]]
 ) -> Iterator[tuple[list[Gap], list[Found[T]]]]:
-    """Yield each group: gaps and resources that fit each other, directly or through others."""
+    """Yield the groups of gaps and resources that fit each other, directly or through others."""
     gaps_left, things_left = set(range(len(gaps))), set(range(len(found)))
     while gaps_left:
         group: set[int] = set()

@@ -534,7 +534,7 @@ class Receiver(Router):
         return await within(self.limits.store_seconds, stats)
 
     async def recent_check(self) -> Readiness:
-        """Return the last result of ``check``; a result older than some seconds is renewed."""
+        """Return the last result of ``check``, or check again if it is some seconds old."""
         return await self._wiring.readiness.recent()
 
     async def check(self) -> Readiness:

@@ -59,7 +59,7 @@ class Verdict(StrEnum):
     RETRYING = "retrying"
     IGNORED = "ignored"
     UNJUDGED = "unjudged"
-    """Older than the store's retention."""
+    """The store does not know the event, which is older than the store's retention."""
     ACCEPTED = "accepted"
     """A gap that a person has accepted; nobody has handled the event."""
     GAP = "gap"
@@ -263,7 +263,7 @@ async def after_backfill(
     store: Reports,
     endpoint: str,
 ) -> Reconciliation:
-    """Call the ``on_gap`` functions, and return the reconciliation without what they backfilled.
+    """Call the ``on_gap`` functions, and return the reconciliation without backfilled gaps.
 
     Raises:
         StoreError: the store cannot be read.
@@ -295,7 +295,7 @@ def _judged(delivery: WebhookDelivery, known: Known | None) -> Verdict | Why:
             return Verdict.WAITING
     if delivery.delivered_at is not None:
         return Why.UNKNOWN_HERE
-    # While an attempt runs, `next_attempt_at` is empty; the status then shows that more may follow.
+    # While an attempt runs, `next_attempt_at` is None, but the status is still `pending`.
     if delivery.next_attempt_at is not None or delivery.status == _PENDING:
         return Verdict.RETRYING
     return Why.FAILED_AT_SENDER

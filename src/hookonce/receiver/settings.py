@@ -130,7 +130,7 @@ class ReceiverSettings:
         return secrets
 
     def secrets_fault(self) -> tuple[str, ...]:
-        """Return the error of a provider that has kept its last good secrets, else nothing."""
+        """Return the provider's error, if it cannot read new secrets and keeps the old; else ()."""
         fault = getattr(self.secrets.source, "fault", None)
         return () if fault is None else (str(fault),)
 

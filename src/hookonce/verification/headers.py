@@ -43,7 +43,7 @@ _FIELDS: dict[str | bytes, int] = {
 _NAME_LENGTHS = frozenset(len(spelling) for spelling in _FIELDS)
 
 # A full stop would make `{id}.{timestamp}.{body}` ambiguous, and no header may hold control
-# characters. The standard limits no length; this limit bounds what a store must keep.
+# characters. The standard sets no limit; this limit bounds what a store must keep.
 _MESSAGE_ID_MAX_LENGTH = 512
 _MESSAGE_ID = re.compile(rf"[^\x00-\x1f\x7f-\x9f.]{{1,{_MESSAGE_ID_MAX_LENGTH}}}")
 
@@ -165,7 +165,7 @@ def read_headers(
 
 
 def signed_parts(headers: RawHeaders) -> SignedParts:
-    """Return the same as ``DeliveryHeaders.parse``, as a plain tuple.
+    """Parse the signed headers like ``DeliveryHeaders.parse``, but into a plain tuple.
 
     Verification unpacks it at once, and making the object would only cost time.
     """

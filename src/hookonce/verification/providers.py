@@ -98,8 +98,8 @@ class FileSecrets:
                 _log.error("the new secrets cannot be used, so the old ones stay: %s", error)
         else:
             _log.info("reloaded %d secrets", len(self._secrets))
-            # The version is set last, so that other threads wait for the new secrets. It is the
-            # version from before the reading, so that the next call sees a later change.
+            # Set the version last: until then, other threads wait for the new secrets. Use the
+            # version from before the read, so that the next call notices a change during the read.
             self._fault = None
             self._version = version
 

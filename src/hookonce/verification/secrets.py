@@ -22,9 +22,9 @@ from ..errors import SecretError
 
 _PREFIX = "whsec_"
 
-# Standard Webhooks, Signature scheme: "between 24 and 64 bytes". A key of less than 16 bytes can be
-# guessed, or is a word such as "null" that happens to be base64. A word is likelier if the prefix
-# is missing, so then a key needs 24 bytes.
+# Standard Webhooks, Signature scheme: "between 24 and 64 bytes". A shorter key than 16 bytes can
+# be guessed, or is a word such as "null" that happens to be base64. A secret without the prefix is
+# more likely such a word, so its key needs 24 bytes.
 _LEAST_KEY_BYTES = 16
 USUAL_KEY_BYTES = 24
 
@@ -125,7 +125,7 @@ def fingerprint(secret: str, purpose: str = "fingerprint") -> str:
 
 
 def fault_among(secrets: Iterable[str], where: str) -> str | None:
-    """Return what is wrong with the first unusable secret and where it is, or None."""
+    """Return the fault and the place of the first unusable secret; None if all are usable."""
     for number, secret in enumerate(secrets, start=1):
         key = _key_or_fault(secret)
         if isinstance(key, str):
@@ -185,7 +185,7 @@ def _warn_of_short_key(key: bytes) -> None:
 
 
 def _base64_fault(encoded: str) -> str | None:
-    """Return the fault of a base64 text, or None; some Pythons' `b64decode` misses faults."""
+    """Return the fault of a base64 text, or None; some versions of `b64decode` miss faults."""
     if "-" in encoded or "_" in encoded:
         return "it has '-' or '_', the URL-safe alphabet, or a prefix that is not 'whsec_'"
     if re.search(r"[^A-Za-z0-9+/=]", encoded):

@@ -230,8 +230,8 @@ def sign(
     }
 
 
-# The functions below have secrets among their local variables when they raise. So their callers
-# raise the error again without its traceback.
+# A traceback of the functions below would hold secrets as local variables. So their callers raise
+# the error again without its traceback.
 _Keyring: TypeAlias = tuple[tuple[str, ...], tuple[Signer, ...]]
 
 

@@ -42,7 +42,7 @@ class LoopMonitor:
         _monitor_thread.add(self)
 
     def stop(self) -> None:
-        """Stop monitoring: no attempt is in flight."""
+        """Stop monitoring, because no attempt is in flight."""
         _monitor_thread.discard(self)
 
     def tick(self) -> LoopBlocked | None:

@@ -1,4 +1,4 @@
-"""Warns when only refused deliveries arrive: a wrong secret or a wrong clock looks like this.
+"""Warns if every delivery is refused, which a wrong secret or a wrong clock may cause.
 
 Strangers can send what is refused, so this is a warning, and never makes a receiver unready.
 """
@@ -12,9 +12,9 @@ from ..clock import Clock, moment_text, utc
 from .records import DeliveryAnswered
 
 MANY_REFUSED = 20
-"""A receiver warns after so many refused deliveries without a genuine one."""
+"""A receiver warns after this many refused deliveries without a genuine delivery."""
 FEW_REFUSED = 4
-"""The doctor warns after so many: a person is looking, and a false alarm costs little."""
+"""The doctor warns after this many: a person reads it, so a false alarm costs little."""
 
 DOCTOR_ID = "evt_doctor_"
 """The first part of the ids of the doctor's tests. They are signed with the secret that is

@@ -20,7 +20,7 @@ from .records import DeliveryAnswered
 
 _log = get_logger("hookonce.rotation")
 
-# Clocks may differ, and a delivery may still be on its way.
+# Extra time after a rotation's 24 hours: clocks differ, and a delivery may be on its way.
 _GRACE_SECONDS = 3600.0
 # A proxy or an attacker can add a second, false signature to a genuine delivery. So a second
 # signature counts as a rotation only if a configured secret made it, or if three events carry one.
@@ -113,7 +113,7 @@ class RotationWatch:
             self._note_second(delivery.id, at, has_both=has_both)
 
     def _note_second(self, event_id: str, at: float, *, has_both: bool) -> None:
-        """Note an event with two signatures; ``has_both`` says that known secrets made both."""
+        """Note an event with two signatures; ``has_both`` is true if known secrets made both."""
         known = self._half_known.values()
         since = self.current.since if self.current else utc(min([at, *known]))
         if has_both:
@@ -131,7 +131,7 @@ class RotationWatch:
     def _look(self) -> tuple[str, ...]:
         """Return the secrets in force, and note which of them have matched since the last look."""
         secrets = self._secrets()
-        if secrets == self._known:  # after a change the indexes may stand for other secrets
+        if secrets == self._known:  # indexes in `matched` are valid only for unchanged secrets
             for index, at in self.matched.items():
                 self._matched[secrets[index]] = at
         self.matched.clear()

@@ -21,7 +21,7 @@ from .rotation import RotationWatch
 _log = get_logger("hookonce")
 
 # The last events are kept for `Receiver.expecting`, where a program waits for an event that it has
-# caused. Usual events take a few hundred kilobytes together.
+# caused. Together they usually take a few hundred kilobytes.
 _MOST_RECENT = 128
 _LARGEST_RECENT_BYTES = 64 * 1024
 
