@@ -41,7 +41,7 @@ class App:
         return self._post(post_id).to_resource()
 
     def approve(self, post_id: str) -> Post:
-        """Approve a post: the service publishes it as its mode says.
+        """Approve a post: the service publishes it now or later, according to its mode.
 
         "Editors can approve posts" (interface, Authentication 7). If the scheduled time has passed
         meanwhile, publishing starts at once.

@@ -1,4 +1,4 @@
-"""Deliveries: when attempts are made, and what follows from their answers.
+"""Deliveries: plans their attempts, and decides by each answer what happens next.
 
 Delivery is at least once: an attempt without an answer counts as failed, whatever the receiver has
 done with the event.
@@ -29,7 +29,7 @@ from .wire import Wire
 
 _GONE = 410
 
-# The most finished deliveries in the log, because a service whose time runs fast needs a limit.
+# The most finished deliveries in the log: in fast time, many deliveries fall within its 14 days.
 _LOGGED = 100_000
 
 
@@ -111,9 +111,9 @@ class Deliveries:
         kept_since = self._timeline.now - LOG_SECONDS
         while self._rows and (row := next(iter(self._rows.values()))).created_at < kept_since:
             if row.status is DeliveryStatus.PENDING:
-                break  # if time runs fast, one attempt can take 14 days
+                break  # in fast time, one request can take 14 days
             del self._rows[row.id]
-        # Drop rows seldom, a tenth of them at once, because this reads all rows.
+        # The search reads all rows, so it is seldom done, and drops a tenth of them at once.
         if len(self._rows) > 1.1 * _LOGGED:
             settled = [
                 row.id for row in self._rows.values() if row.status is not DeliveryStatus.PENDING
@@ -140,7 +140,7 @@ class Deliveries:
         plan = self._plan_for(row, row.attempts)
         if plan.rotates:
             if self._rotate is None:
-                plan = UNDISTURBED  # the log must not show a rotation
+                plan = UNDISTURBED  # no rotation: log none
             else:
                 self._rotate(endpoint)
         random = self._random_for(row, "beside")

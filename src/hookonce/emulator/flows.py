@@ -27,9 +27,10 @@ class EventEmitter(Protocol):
 
 
 class Flow(Protocol):
-    """A function that emits the events of a flow; the command line calls it without more arguments.
+    """A function that emits the events of a flow.
 
-    The ``service`` emits the events, and the ``generator`` makes their data.
+    The ``service`` emits the events, and the ``generator`` makes their data. The command line
+    passes no other arguments.
     """
 
     async def __call__(

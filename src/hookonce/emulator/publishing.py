@@ -81,7 +81,7 @@ class Publishing:
         self._timeline.at(moment, post.id, partial(self._come_due, post))
 
     def send(self, post: PostRow, targets: Iterable[TargetRow] | None = None) -> None:
-        """Queue all targets, or these; skip finished, queued and publishing targets."""
+        """Queue these targets, by default all; skip finished, queued and publishing targets."""
         self.withdraw(post)
         post.unsent_status, post.is_released = "scheduled", True
         for target in post.targets if targets is None else targets:

@@ -71,7 +71,7 @@ class ServiceTime:
 
     def __init__(self, source: TimeSource, speed: float = 1.0) -> None:
         self._movable = source if isinstance(source, FrozenTime) else None
-        # freezegun's object does not return the time, but it freezes the system's clock.
+        # freezegun's object is not a clock: it freezes the system's clock, so that one is read.
         is_clock = isinstance(source, VirtualClock) or self._movable is None
         self._clock: Clock = source if is_clock else system_clock  # type: ignore[assignment] # if it is not a FrozenTime, it is a Clock
         self.speed = speed
@@ -95,8 +95,7 @@ class ServiceTime:
         if self._movable is not None:
             self._movable.tick(timedelta(seconds=seconds + self._skipped))
             self._skipped = 0.0
-        # Add what is missing: the rounding error of a movable clock, or the whole step for another
-        # clock.
+        # Add the rest of the step: a movable clock may round, and another clock has not moved.
         self._skipped += max(0.0, moment - self.now())
 
 
@@ -211,7 +210,7 @@ class Timeline:
     async def _flow(self) -> None:
         slots = asyncio.Semaphore(_MOST_AT_ONCE)
         while True:
-            await slots.acquire()  # first, because due work may change during this wait
+            await slots.acquire()  # before reading `_due`, which may change meanwhile
             self._changed.clear()
             wait = None
             if self._due:

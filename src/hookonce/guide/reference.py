@@ -212,7 +212,7 @@ def _listed_classes() -> frozenset[tuple[str, str]]:
 
 
 def _contracts(module: str, cls: Class, members: Iterable[Name]) -> list[Class]:
-    """Return the listed protocols and bases of a class, without the bases of other listed bases."""
+    """Return the listed protocols and bases of a class, but no base that another base inherits."""
     found = [one for one in cls.ancestors if (one.module, one.node.name) in _listed_classes()]
     calls = {(member.name, member.is_async) for member in members}
     package = module.rpartition(".")[0]
@@ -270,5 +270,5 @@ def _entry(name: Name) -> str:
 
 
 def _origin(doc: str) -> list[str]:
-    """Return the paragraph that says where to get an object as one line; empty if there is none."""
+    """Return, as one line, the paragraph that says where to get an object; empty without it."""
     return [" ".join(part.split()) for part in doc.split("\n\n") if part.startswith(GET_FROM)]

@@ -64,7 +64,7 @@ def protocol_call(cls: Class) -> Function | None:
 
 
 def is_async(function: ast.stmt | None) -> bool:
-    """Return whether the result of a call must be awaited; that of a context manager must not."""
+    """Return whether callers await the function; a context manager is entered, not awaited."""
     if not isinstance(function, Function) or "asynccontextmanager" in decorators(function):
         return False
     gives_coroutine = function.returns and "Coroutine[" in ast.unparse(function.returns)
@@ -101,7 +101,7 @@ def _default(value: ast.expr | None) -> str:
 
 
 def _type_arguments(cls: Class) -> dict[str, str]:
-    """Return the types that a class puts in place of the type variables of its bases."""
+    """Return the type that a class gives to each type variable of its generic bases."""
     types = {}
     parents = {parent.node.name: parent.node for parent in cls.ancestors}
     for base in cls.node.bases:

@@ -176,7 +176,7 @@ class Worker:
             _log.exception("cannot begin %s", claim.key)
             return self._defer(fetched, f"it could not be begun: {type(error).__name__}")
         if not handlers:
-            # Another version of the application, which has a handler, stored this event.
+            # Another version of the application stored this event, and has a handler for it.
             return self._defer(fetched, f"this worker has no handler for {event.type}")
         origin = Queued(
             self._settings.backoff_seconds(claim.attempt, delivery.event_id),
@@ -249,7 +249,7 @@ class Worker:
 
 
 async def _first_of(*calls: Coroutine[Any, Any, object]) -> None:
-    """Return when the first call has returned; raise its exception if it failed."""
+    """Wait until one of the calls ends, and cancel the others; raise its exception if it failed."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

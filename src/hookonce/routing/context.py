@@ -57,7 +57,8 @@ class Context:
         If the process crashes after an effect but before the store records it, the handler runs
         again. By this key a payment provider or a database recognises the repeated effect.
         """
-        # Escape the colon: an id and a handler's name with colons could give two effects one key.
+        # Colons separate the parts: with an unescaped colon in the id, two effects could get one
+        # key.
         event_id = self.event_id.replace("%", "%25").replace(":", "%3A")
         return f"{self.endpoint}:{event_id}:{self.handler}"
 

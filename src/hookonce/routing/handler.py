@@ -199,7 +199,7 @@ def annotated_classes(function: Callable[..., Any]) -> tuple[EventClass, ...]:
     members = get_args(first) if get_origin(first) in {Union, UnionType} else (first,)
     if not all(isinstance(one, type) and issubclass(one, Event) for one in members):
         return ()
-    # pydantic makes a class of its own for Event[Any]; its origin is Event.
+    # For Event[Any] pydantic creates another class, whose origin is Event.
     return tuple(one.__pydantic_generic_metadata__["origin"] or one for one in members)
 
 

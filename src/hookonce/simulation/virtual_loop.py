@@ -1,4 +1,4 @@
-"""An event loop in virtual time: where nothing can happen, it does not wait but moves its clock.
+"""An event loop in virtual time: instead of waiting for its next timer, it moves its clock.
 
 ``asyncio.sleep(3600)`` returns at once, so a simulation of a day of retries takes seconds. The
 speed of the machine must not change results. So virtual time stands still while the loop computes,
@@ -99,7 +99,7 @@ _current_block: ContextVar[_Block | None] = ContextVar("_current_block", default
 
 
 class _SkippingSelector(selectors.BaseSelector):
-    """A selector that moves virtual time instead of waiting, where nothing can happen.
+    """A selector that moves virtual time instead of waiting, while no real event can come.
 
     Attributes:
         turn: the number of calls of ``select``.
@@ -134,7 +134,7 @@ class _SkippingSelector(selectors.BaseSelector):
         del self._blocks[block]
         if block.is_long:
             self._passed, self._real_since = self.now(), time.monotonic()
-            self._woken_at = self._real_since  # `_passed` includes the time until now
+            self._woken_at = self._real_since  # `_passed` already includes this time
             self._long_blocks -= 1
 
     async def others_end(self, number: int) -> None:
@@ -144,10 +144,10 @@ class _SkippingSelector(selectors.BaseSelector):
         await ended
 
     def _catch_up(self) -> None:
-        """Mark blocks that have run long, add their real duration, and let time pass for them."""
+        """Mark each block that has become long, and add the real time since its start."""
         real_now = time.monotonic()
         for block in self._blocks:
-            if block.is_long or block.sleeps():  # `sleeps` restarts the count after a sleep
+            if block.is_long or block.sleeps():  # `sleeps` restarts the measure
                 continue
             took = real_now - block.real_start
             if took >= _PATIENCE_SECONDS:

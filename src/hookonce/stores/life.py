@@ -128,7 +128,7 @@ class Then(NamedTuple):
     state: State
 
 
-# The steps read their answers and next states from here. A step that a state lacks changes nothing:
+# Each step reads its answer and next state here. A step that is missing in a state changes nothing:
 # there is no event to fetch, no dead letter to replay or discard, no lease to expire, and a done
 # event has no owner. `complete` and `discard` always lead to DONE.
 LIFE: dict[State, dict[Step, Then]] = {
@@ -390,7 +390,7 @@ class Moment(NamedTuple):
 
 
 def state_of(record: Record, moment: Moment) -> State:
-    """Return the state of an event at this moment; leases and schedules end without a call."""
+    """Return the state of an event at this moment; leases and schedules end by time alone."""
     if moment.unix < record.done_until:
         return State.DONE
     dead_letter = record.dead_letter

@@ -131,7 +131,7 @@ def _count(post: PostRow, findings: PostFindings, backend: Backend) -> None:
 
 
 def _numbers_outside(rows: list[PostRow], workspace: WorkspaceState) -> Mapping[str, int]:
-    """Return the number of each post that is not in ``rows``, by its id.
+    """Map the id of each post that is not in ``rows`` to its number.
 
     Between two pages a post can change its status or be deleted. Its number tells where the list
     continues after a cursor that names it.

@@ -1,4 +1,4 @@
--- Claims: an event has one owner at a time, known by a token; and the steps by which owners end their claims.
+-- The steps that grant and end claims. An event has one owner at a time, identified by a token.
 
 local function granted(record)
   return {'C', text(record.lease), tostring(record.attempt), record.finished, record.outstanding}

@@ -50,7 +50,8 @@ end
 -- time of burial can only become earlier: SAVED.keep, SAVED.save, SAVED.keep_in_flight, SAVED.save_in_flight,
 -- SAVED_CLAIMED.keep, SAVED_CLAIMED.save, SAVED_CLAIMED.keep_in_flight, SAVED_CLAIMED.save_in_flight, KEPT.keep,
 -- KEPT.save, KEPT.keep_in_flight, KEPT.save_in_flight, INTERRUPTED.keep, INTERRUPTED.save,
--- INTERRUPTED.keep_in_flight, INTERRUPTED.save_in_flight. States with an entry or a dead letter, which do not change: WAITING.keep, WAITING.save,
+-- INTERRUPTED.keep_in_flight, INTERRUPTED.save_in_flight.
+-- States with an entry or a dead letter, which do not change: WAITING.keep, WAITING.save,
 -- WAITING.keep_in_flight, WAITING.save_in_flight, FETCHED.keep, FETCHED.save, FETCHED.keep_in_flight,
 -- FETCHED.save_in_flight, DEAD.keep, DEAD.save, DEAD.keep_in_flight, DEAD.save_in_flight, REPLAYED.keep, REPLAYED.save,
 -- REPLAYED.keep_in_flight, REPLAYED.save_in_flight

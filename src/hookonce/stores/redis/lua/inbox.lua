@@ -94,7 +94,7 @@ function ops.enqueue(arg)
   record.seq, record.due, record.delay = next_number(), now + delay, delay
   redis.call('MSET', name_of(key), packed(record), body_name(key), body)
   count(endpoint, 1, #body)
-  -- Without this time, a clock that is set back before the first fetch would go unnoticed.
+  -- Note the time: otherwise a clock that is set back before the first fetch would go unnoticed.
   counts.seen = math.max(counts.seen or now, now)
   set_due(key, record, delay)
   place(base .. ':o:' .. endpoint, member_of(key, record), text(now))
