@@ -201,7 +201,7 @@ class EventParser:
         event: Event[Any]
         try:
             try:
-                # The adapter's own `validate_json` does the same and is slower.
+                # Call the validator: the adapter's own `validate_json` does the same more slowly.
                 event = self._known.validator.validate_json(body)
             except ValidationError as error:
                 event = self._reread(body, error)

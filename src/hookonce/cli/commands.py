@@ -50,7 +50,7 @@ class _Commands(click.Group):
             refused = _refused(error)
             if refused is None:
                 raise
-            # If the reader has closed the pipe, click ends without a message.
+            # Leave a closed pipe to click, which ends the command without a message.
             if refused.errno == errno.EPIPE:
                 raise refused from None
             _forget_output()

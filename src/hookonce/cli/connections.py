@@ -26,8 +26,8 @@ _log = logging.getLogger("hookonce")
 
 OVERLOADED = later(Reason.OVERLOADED)
 
-# The most bytes of a request's head, or of a body's trailers: h11 has this limit, httptools has no
-# limit.
+# The most bytes of a request's head, or of a body's trailers. httptools sets no limit; h11 sets
+# this one.
 _MOST_FRAMING_BYTES = 64 * 1024
 # The most header fields: a field of four bytes takes 200 bytes as Python objects.
 _MOST_FIELDS = 256

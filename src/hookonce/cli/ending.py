@@ -20,8 +20,8 @@ from .statuses import ENDED_BY_SIGNAL, Status
 
 _IDLE_THREAD_SECONDS = 0.2
 
-# How many store calls may time out in sequence during a shutdown: to record the end of handlers, to
-# release events, and to stop workers.
+# A shutdown makes at most this many calls to the store one after the other: to record the end of
+# handlers, to release events, and to stop workers. Each call may time out.
 _LAST_CALLS = 10
 
 

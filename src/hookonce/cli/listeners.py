@@ -19,7 +19,7 @@ def bound(host: str, port: int) -> list[socket.socket]:
     """
 
     async def bind() -> list[socket.socket]:
-        # asyncio accepts the same hosts and ports here as for a single process.
+        # Let asyncio bind, so that the same hosts and ports are valid as for a single process.
         loop = asyncio.get_running_loop()
         server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
         try:

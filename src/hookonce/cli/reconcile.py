@@ -34,7 +34,7 @@ _COLUMNS = {
     "answer": "last answer",
 }
 _ACTIVE = "active"
-"""The one status of an endpoint that the interface shows."""
+"""The only status of an endpoint that the interface shows."""
 
 
 def _since(

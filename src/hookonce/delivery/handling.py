@@ -233,7 +233,7 @@ class Handling:
             try:
                 result = await holder.acquire()
                 if isinstance(result, Acquired) and holder.key_lock in self.dependencies.watermarks:
-                    # A newer event has succeeded here while the store granted the lock.
+                    # While the store granted the lock, a newer event of this process has succeeded.
                     await holder.release_once()
                     continue
             except StoreError as error:

@@ -26,8 +26,8 @@ _log = get_logger("hookonce")
 
 _Spans: TypeAlias = dict[str, list[Span]]
 
-# How long to wait before writing the same type again. It is less than the margin that ``reconcile``
-# grants after a span, so that the unwritten part of the span is excused, too.
+# How long to wait before writing the same type again. `reconcile` also excuses deliveries in the
+# ten seconds after a span; a shorter pause keeps the unwritten deliveries within that time.
 _PAUSE_SECONDS = 5.0
 
 # The number of calls to the store that may run at the same time.

@@ -167,7 +167,7 @@ class Pipeline:
                 return None, _UNREADABLE
         elif not handlers:
             ignored = self._ignore(arrived.key, event)
-            # At a later attempt, a handler of another process may still be outstanding.
+            # At a later attempt, ask the store: a handler of another process may be outstanding.
             if hints.attempt == 1 or self._intake is not None:
                 return event_type, ignored
         elif self._intake is not None:

@@ -32,7 +32,7 @@ def is_last_delivery(delivery_attempt: int | None) -> bool:
 
 
 def may_be_last(claim: Claimed, delivery_attempt: int | None) -> bool:
-    """Return whether this may be the sender's last attempt; both counts can be forged.
+    """Return whether our count or the sender's says: last attempt; both can be forged.
 
     Anybody can replay a delivery with another header, and each copy counts as an attempt.
     """

@@ -107,7 +107,7 @@ class DeliveryApp:
         self._budget = BodyBudget(limits.bodies_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; an unexpected exception is answered 500."""
+        """Answer one request, with 500 after an unexpected exception."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         if (reached := scope.get(REACHED)) is not None:

@@ -110,7 +110,7 @@ class _GuardedRoute(APIRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] in (self.methods or ()):
             await StatusGuard(super().handle)(scope, receive, send)
-        # For an unknown method FastAPI would raise, and the guard would answer 500.
+        # Answer an unknown method here: FastAPI would raise, and the guard would answer 500.
         else:
             await respond(send, NOT_POST)
 

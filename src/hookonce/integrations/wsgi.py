@@ -177,7 +177,7 @@ class WSGIStatusGuard:
 
         def passed() -> Iterator[bytes]:
             try:
-                for part in parts:  # a generator calls `guarded` only when it runs
+                for part in parts:  # an application that is a generator calls `guarded` only here
                     if punished:
                         break
                     yield part

@@ -87,7 +87,7 @@ def diagnose(
     except VerificationError as error:
         return Diagnosis(error.reason, (*unusable, _header_explanation(error.reason)))
     try:
-        # Without a usable secret, use a random one, because the timestamp must be checked anyway.
+        # Without a usable secret, verify with a random secret, in order to check the timestamp.
         delivery = verify(body, headers, usable or [new_secret()], tolerance=tolerance, now=now)
     except VerificationError as error:
         refusal, skew = error.reason, error.skew
@@ -97,7 +97,7 @@ def diagnose(
         return Diagnosis(None, (*unusable, *notes), delivery._replace(secret_index=index))
     explanations = [*unusable, *_mistakes(parsed, body, secrets, retired)]
     if skew is not None:
-        # Put this least likely cause last, because the timestamp of every saved request is old.
+        # Last, as the least likely cause, because the timestamp of every saved request is old.
         explanations.append(_skew_explanation(skew, tolerance))
     return Diagnosis(refusal, tuple(explanations))
 

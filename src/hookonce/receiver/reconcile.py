@@ -183,7 +183,7 @@ async def compare(
         requests += 1
         recent = [delivery for delivery in page.data if delivery.created_at >= start]
         new = [one for one in recent if not one.is_test and one.event_id not in seen]
-        # Ask the store only after reading the page: then it knows every event delivered so far.
+        # Ask the store after reading the page, because events may arrive while the page is read.
         known = await store.known(endpoint, [delivery.event_id for delivery in new])
         judged: dict[str, tuple[WebhookDelivery, Verdict | Why]] = {}
         for delivery in new:

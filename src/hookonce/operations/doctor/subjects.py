@@ -50,7 +50,7 @@ def subjects_in(app: ASGIApp) -> tuple[Subject, ...]:
     if isinstance(app, Receiver):
         return (Subject(app, app, "/webhooks"),)
     found: dict[int, Subject] = {}
-    # Search the parts, not `app`: the routes of an application already contain its own path.
+    # Search the parts of `app`, because their routes already contain the path of `app`.
     for inner in _parts_of(app):
         for receiver, path in _search(inner, "", {id(app)}):
             found.setdefault(id(receiver), Subject(receiver, app, path or "/"))

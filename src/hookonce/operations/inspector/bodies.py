@@ -39,7 +39,7 @@ class _Object(list[tuple[str, Any]]):
 
 
 def _number(text: str) -> _Number:
-    # A Python function lets other threads run while json reads a long list; the class would not.
+    # Python can switch threads in this function while json reads a long list, but not in a class.
     return _Number(text)
 
 

@@ -21,7 +21,7 @@ _RECORDS_SECONDS = 0.4
 _STATES_SECONDS = 2.0
 _MOST_ASKED = 100
 
-# Only final states: for an event in flight, its steps say more than the store.
+# Only final states: the steps of an event in flight say more than its state in the store.
 _STATES = {Known.DONE: EventState.HANDLED, Known.DEAD: EventState.DEAD}
 
 

@@ -19,8 +19,8 @@ from .redaction import Redaction
 HIDDEN = "[redacted]"
 WITHHELD = "[not shown: it may contain hidden values, which are too large to be searched for]"
 
-# Escapes of JSON, Python, URLs and HTML. Several backslashes count as one, because a quoted text
-# may contain a quoted text. The letter after them remains: `\\token` is a name, not a tab.
+# Escapes of JSON, Python, URLs and HTML. Several backslashes count as one, because each
+# quoting doubles them. The letter after them remains: `\\token` is a name, not a tab.
 _BACKSLASHES = r"(?:\\|%(?:25){0,9}5[Cc])++"
 _ESCAPE = re.compile(
     rf"{_BACKSLASHES}(?:u(?P<four>[0-9A-Fa-f]{{4}})|U(?P<eight>[0-9A-Fa-f]{{8}})"
