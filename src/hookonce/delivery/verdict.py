@@ -32,9 +32,10 @@ def is_last_delivery(delivery_attempt: int | None) -> bool:
 
 
 def may_be_last(claim: Claimed, delivery_attempt: int | None) -> bool:
-    """Return whether our count or the sender's says: last attempt; both can be forged.
+    """Return whether this may be the last attempt, by our count or by the sender's header.
 
-    Anybody can replay a delivery with another header, and each copy counts as an attempt.
+    Both can be forged: anybody can replay a delivery with another header, and each copy counts as
+    an attempt.
     """
     return claim.attempt >= _LAST_OWN_ATTEMPT or is_last_delivery(delivery_attempt)
 
