@@ -51,7 +51,7 @@ class AnyLedger(Protocol[T_co]):
 
     @property
     def retention_seconds(self) -> float:
-        """How long a row stays; not shorter than the store remembers a handled event."""
+        """How long a row stays: at least as long as the store remembers a handled event."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[T_co] | AbstractContextManager[T_co]:

@@ -18,7 +18,8 @@ from .worker import Worker
 
 _log = get_logger("hookonce")
 
-# The first check may come before a worker that starts at the same time has registered.
+# How often to check for a worker. The first check may be too early for a worker that has just
+# started.
 _LOOK_FOR_WORKERS_SECONDS = 30.0
 
 

@@ -84,7 +84,7 @@ async def a_span_is_forgotten_when_the_retention_has_passed_since_its_end(bench:
 
 @with_reconciling
 async def the_spans_that_ended_last_are_kept(bench: Bench) -> None:
-    """Spans are bounded because the sender chooses the event types."""
+    """The number of spans is limited, because the sender chooses the event types."""
     reconciling = bench.reconciling
     kinds = [f"type.{number}" for number in range(MOST_SPANS + 7)]
     noted = {kind: [Span(NOW + number, NOW + number)] for number, kind in enumerate(kinds)}

@@ -55,9 +55,9 @@ _CONSTANTS = f"""
 local MOST_FAILURES, WORKER_SECONDS = {MAX_HISTORY}, {WORKER_SECONDS!r}
 local INTERRUPTED = [[{json.dumps(INTERRUPTED)}]]
 """
-# `define_steps` makes each call of the script faster. A call creates all functions, and for each
-# outer variable of a function Lua searches the list of all outer variables in use. That list is
-# short inside `define_steps`.
+# The wrapper `define_steps` is for speed. Each call of the script creates all functions, and for
+# each outer variable of a function Lua searches the list of all outer variables in use. Inside a
+# function that list is short.
 SCRIPT = b"\n".join(
     [
         _CONSTANTS.encode(),

@@ -88,10 +88,10 @@ class Session:
                 async with asyncio.timeout_at(deadline):
                     return await inspect(await self.servers.pools(), self._safety)
             except (RedisError, OSError, TimeoutError) as error:
-                # If the time limit ends the last try, report the error of an earlier try.
+                # A bare TimeoutError of the deadline says little: report an earlier try's error.
                 if not reason or not isinstance(error, TimeoutError) or str(error):
                     reason = explained(error)
-                # Try again: the server may be starting as well, or a failover may be under way.
+                # Try again after a passing error: the server may be starting or failing over.
                 if not is_passing(error) or self._loop.time() + _PAUSE_SECONDS >= deadline:
                     text = f"the Redis store cannot be opened: {reason}"
                     raise StoreError(text) from without_frames(error)

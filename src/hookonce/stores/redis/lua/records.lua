@@ -86,8 +86,8 @@ local function is_live(record)
   return record ~= nil and not record.done_until and now < record.ends
 end
 
--- After the clock was set back, a lease has more time left than its length: shorten it. It may also be live again
--- after it was removed from the list of live claims.
+-- After the clock was set back, a lease has more time left than its length: shorten it. The claim may
+-- also have ended before and be live again now: put it back into the list of live claims.
 local function cap(key, record)
   if record.ends > now + record.lease then
     record.ends = now + record.lease
