@@ -20,7 +20,7 @@ def time_text(seconds: float) -> str:
 def read_since(
     _: click.Context, __: click.Parameter, text: str | None
 ) -> datetime | timedelta | None:
-    """Read a time span before now, or a time, which is in UTC if it has no offset."""
+    """Parse ``--since``: a span before now, or a time, in UTC if it has no offset."""
     if text is None:
         return None
     with suppress(ValueError):  # 20261120 is a date, not a span

@@ -130,7 +130,7 @@ class FileKey:
 
 
 def _fault_of(key: object) -> str | None:
-    """Return what is wrong with a key, without the key; None if it is usable."""
+    """Describe the fault of an API key without quoting the key; None if the key is usable."""
     if not isinstance(key, str):
         return (
             f"an API key is text, not {type(key).__name__}; is the setting it comes from missing?"

@@ -151,7 +151,7 @@ class Attempts:
         return attempt.answer.outcome or later(Reason.SHUTTING_DOWN)
 
     def refuse(self) -> None:
-        """Begin no more attempts, and no handlers of an attempt that still claims its event."""
+        """Begin no more attempts, and no handlers of an attempt that has no claim yet."""
         self.accepting = False
         for attempt in self._by_task.values():
             attempt.refuse()

@@ -334,7 +334,7 @@ _NO_TRANSACTION = {"25P01", 1305}
 
 
 def _is_in_transaction(connection: Connection, statements: Statements) -> bool:
-    """Return whether the database is in a transaction; the driver may autocommit."""
+    """Ask the database whether a transaction is open, since the driver may autocommit."""
     if _dialect_name(connection) == "sqlite":
         connection.execute(
             *_executable(statements.prune[0], (0, 0))

@@ -111,7 +111,7 @@ class Deliveries:
         kept_since = self._timeline.now - LOG_SECONDS
         while self._rows and (row := next(iter(self._rows.values()))).created_at < kept_since:
             if row.status is DeliveryStatus.PENDING:
-                break  # in fast time, one request can take 14 days
+                break  # at a high --speed, one delivery can be pending for 14 days
             del self._rows[row.id]
         # The search reads all rows, so it is seldom done, and drops a tenth of them at once.
         if len(self._rows) > 1.1 * _LOGGED:

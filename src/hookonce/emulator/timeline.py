@@ -153,7 +153,7 @@ class Timeline:
         self._changed.set()
 
     async def do_due(self, owners: Collection[str]) -> None:
-        """Run the due work of these owners, unless time flows by itself.
+        """Run the due work of these owners; do nothing while the clock advances by itself.
 
         Planned work may call this: a handler that receives a delivery can make the service emit
         another event.

@@ -84,7 +84,7 @@ class _Block:
         self._sleeps.append(timer)
 
     def sleeps(self) -> bool:
-        """Return whether a task of this block sleeps."""
+        """Return whether a task of this ``outside`` block sleeps; after a sleep, restart its timer."""
         if not self._sleeps:
             return False
         now = self._selector.now()
@@ -138,7 +138,7 @@ class _SkippingSelector(selectors.BaseSelector):
             self._long_blocks -= 1
 
     async def others_end(self, number: int) -> None:
-        """Wait until no block runs; waiting blocks then continue in the order of their numbers."""
+        """Wait until every ``outside`` block has ended; the waiting ones then continue in order."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended.append((number, ended))
         await ended
@@ -147,7 +147,7 @@ class _SkippingSelector(selectors.BaseSelector):
         """Mark each block that has become long, and add the real time since its start."""
         real_now = time.monotonic()
         for block in self._blocks:
-            if block.is_long or block.sleeps():  # `sleeps` restarts the measure
+            if block.is_long or block.sleeps():  # `sleeps` also restarts the timer
                 continue
             took = real_now - block.real_start
             if took >= _PATIENCE_SECONDS:

@@ -390,7 +390,7 @@ class Moment(NamedTuple):
 
 
 def state_of(record: Record, moment: Moment) -> State:
-    """Return the state of an event at this moment; leases and schedules end by time alone."""
+    """Return the state of an event now; the end of a lease or schedule changes it without a write."""
     if moment.unix < record.done_until:
         return State.DONE
     dead_letter = record.dead_letter
@@ -562,7 +562,7 @@ def keep(
 
 
 def keep_in_flight(record: Record, moment: Moment, dead_unix: float | None = None) -> Record:
-    """Keep a delivery during another caller's claim, unless the event is done."""
+    """Keep the body of a delivery whose event another caller has claimed."""
     record = _capped(record, moment)
     step = Step.KEEP_IN_FLIGHT if _is_over(dead_unix, moment) else Step.SAVE_IN_FLIGHT
     return _kept(record, moment, LIFE[state_of(record, moment)][step].state, dead_unix)

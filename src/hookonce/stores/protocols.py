@@ -275,7 +275,7 @@ class DeadLetterQueue(Protocol):
         ...
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
-        """Claim a dead letter, or a saved delivery, for another attempt.
+        """Claim a dead letter, or a kept delivery, for another attempt.
 
         It stays a dead letter, or saved, until the attempt succeeds. Return None if there is none.
         """

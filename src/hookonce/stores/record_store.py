@@ -242,7 +242,7 @@ class HeldEvent(NamedTuple):
 
 
 class RecordStore(StepStore):
-    """The calls of ``Store``, for a store that can change, find and prune records.
+    """Base class that implements ``Store`` for a class that changes, finds and prunes records.
 
     A subclass implements ``change_event``, ``change_key_lock``, ``held_events`` and ``prune``, and
     has an attribute ``keeps_bodies``. Listings and counts read all events. A store of very many

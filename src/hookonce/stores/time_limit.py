@@ -28,7 +28,7 @@ class OutOfTimeError(TimeoutError):
 
 
 async def within(seconds: float, call: Awaitable[T]) -> T:
-    """Return the result of a store's call; StoreError if it fails or takes longer."""
+    """Return the result of a store's call; StoreError if it fails or takes over ``seconds``."""
     try:
         return await limited(seconds, call)
     except StoreError:

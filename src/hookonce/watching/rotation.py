@@ -73,7 +73,7 @@ class RotationWatch:
         self.matched: dict[int, float] = {}
         self.current: Rotation | None = None
         self._signed_twice_at = 0
-        # When events with a second signature by an unknown secret arrived, by event id.
+        # By event id: the arrival of each event whose second signature is by an unknown secret.
         self._half_known: dict[str, float] = {}
         self._next_look = self._next_log = self.quiet_until = 0.0
 

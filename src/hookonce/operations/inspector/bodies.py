@@ -114,7 +114,7 @@ def _decoded(body: bytes) -> str:
 
 def _text_in(body: bytes, redactor: Redactor) -> str | None:
     """Return a body that is not JSON as redacted text; None if redaction is impossible."""
-    # A path that ends in * hides all fields at that place, and plain text has no fields to hide.
+    # A path that ends in * hides all fields there. Plain text has no fields, so it is not shown.
     if any(path.endswith("*") for path in redactor.rules.paths):
         return None
     return redactor.scrub(redactor.text(_decoded(body)), least=LEAST_SCRUBBED)

@@ -73,7 +73,7 @@ class Journal(StepObserver):
         self._each_second = bounds.each_second
         self._second = self._left_in_second = 0
         self.followed: OrderedDict[str, None] = OrderedDict()
-        # Follow more events than deliveries are kept: some deliveries have no answer yet.
+        # Follow twice as many events as deliveries are kept: some have no answered delivery yet.
         self._most_followed = 2 * bounds.deliveries
         self._last_number = 0
         self.series = Series()

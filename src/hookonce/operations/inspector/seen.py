@@ -66,7 +66,7 @@ class History:
 
     @property
     def state(self) -> EventState:
-        """The state of the event, according to the store or to its steps."""
+        """The event's state: the store's answer, or else the state after the event's latest step."""
         states = (
             step.state for step in reversed(self.steps) if step.state is not EventState.UNCHANGED
         )

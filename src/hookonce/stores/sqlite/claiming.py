@@ -63,7 +63,7 @@ class ClaimJob(Job[ClaimResult]):
 
     @classmethod
     def do_all(cls, connection: apsw.Connection, jobs: Sequence[ClaimJob]) -> Sequence[ClaimJob]:
-        """Claim the new events in one statement; return the jobs of known events."""
+        """Claim all new events in one statement; return the jobs for events that are known already."""
         claims = jobs[0].claims
         now = claims.uptime()
         rows = [

@@ -1,4 +1,5 @@
 -- Dead letters, and deliveries that become dead letters if their claim ends unsettled.
+-- STATE.step in a comment, such as CLAIMED.enqueue, is the entry of the table LIFE in stores/life.py.
 
 -- A kept delivery is not a dead letter while an attempt at its event is running.
 local function is_kept(record)

@@ -26,7 +26,7 @@ if ARGV[4] == '1' then
   redis.call('SET', base .. ':t', text(now), 'PX', 60000)
 end
 for endpoint in pairs(to_wake) do
-  -- `pcall` allows a client without permission to publish; workers then notice the event at their next poll.
+  -- `pcall`, since a client may lack the permission to publish; workers then find the event at their next poll.
   redis.pcall('PUBLISH', channel, endpoint)
 end
 return replies
