@@ -84,7 +84,7 @@ class _Block:
         self._sleeps.append(timer)
 
     def sleeps(self) -> bool:
-        """Return whether a task of this ``outside`` block sleeps; after a sleep, restart its timer."""
+        """Return whether a task of this ``outside`` block sleeps; then restart its timer."""
         if not self._sleeps:
             return False
         now = self._selector.now()

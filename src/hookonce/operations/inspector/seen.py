@@ -66,7 +66,7 @@ class History:
 
     @property
     def state(self) -> EventState:
-        """The event's state: the store's answer, or else the state after the event's latest step."""
+        """The event's state: the store's answer, or else the state after its latest step."""
         states = (
             step.state for step in reversed(self.steps) if step.state is not EventState.UNCHANGED
         )

@@ -107,7 +107,7 @@ class Shard:
         future: asyncio.Future[Any] = loop.create_future()
         self._waiting.append(_Job(step, future, loop.time() + CALL_SECONDS, may_be_dropped))
         if self._task is None or self._task.done():
-            # The task starts in the next iteration of the loop; all steps of this one share a batch.
+            # The task starts in the loop's next iteration; all steps of this one share a batch.
             self._task = loop.create_task(self._work(), name="hookonce-redis-batches")
         return future
 

@@ -63,7 +63,7 @@ class ClaimJob(Job[ClaimResult]):
 
     @classmethod
     def do_all(cls, connection: apsw.Connection, jobs: Sequence[ClaimJob]) -> Sequence[ClaimJob]:
-        """Claim all new events in one statement; return the jobs for events that are known already."""
+        """Claim all new events in one statement; return the jobs for known events."""
         claims = jobs[0].claims
         now = claims.uptime()
         rows = [
