@@ -390,7 +390,7 @@ class Moment(NamedTuple):
 
 
 def state_of(record: Record, moment: Moment) -> State:
-    """Return the state of an event now; a lease or schedule that ends changes it without a write."""
+    """Return the state of an event now; an ended lease or schedule changes it without a write."""
     if moment.unix < record.done_until:
         return State.DONE
     dead_letter = record.dead_letter
