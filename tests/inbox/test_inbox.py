@@ -972,7 +972,7 @@ async def test_each_attempt_of_a_worker_is_a_line_of_the_log(
         await sender.send(fine)
         await buried(receiver, spam)
         await empty_inbox(receiver)
-    lines = [one for one in caplog.records if "attempt" in vars(one)]
+    lines = [one for one in caplog.records if "reason" in vars(one) and "status" not in vars(one)]
     told = {
         (one.event_id, one.attempt, one.levelname, one.reason): one.getMessage()  # type: ignore[attr-defined]  # extra
         for one in lines
@@ -991,7 +991,13 @@ async def test_each_attempt_of_a_worker_is_a_line_of_the_log(
     answered = next(one for one in caplog.records if "status" in vars(one))
     own = vars(logging.makeLogRecord({})).keys()
     parts = vars(lines[0]).keys() - own
-    assert parts - {"attempt"} == vars(answered).keys() - own - {"delivery_attempt", "status"}
+    assert parts == vars(answered).keys() - own - {"status"}
+    [failed] = [one for one in caplog.records if one.exc_info]
+    handler = failed.handler  # type: ignore[attr-defined]  # extra
+    assert failed.getMessage() == (
+        f"comment.received {spam.id} at default: attempt 1 failed: {handler}: ConnectionError:"
+        " away; next attempt in 0 s"
+    )
 
 
 @pytest.mark.parametrize("cancelled", ["fetch", "wait"])

@@ -179,7 +179,7 @@ async def test_a_successful_event_is_logged_with_what_became_of_it(
     assert message.startswith(f"comment.received {event.id} at default: 200 handled (")
     assert message.endswith(" ms)")
     fields = vars(record)
-    assert (fields["event_id"], fields["event_type"]) == (event.id, "comment.received")
+    assert (fields["event_id"], fields["type"]) == (event.id, "comment.received")
     assert (fields["status"], fields["reason"]) == (200, "handled")
-    assert fields["delivery_attempt"] == 2
+    assert fields["attempt"] == 2
     assert fields["milliseconds"] >= 0
