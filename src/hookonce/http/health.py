@@ -72,6 +72,7 @@ class ReadinessCheck:
         has_separate_workers: whether other processes handle the inbox.
         secrets: returns the current secrets; may raise SecretError.
         refusals: returns the refused deliveries since the last genuine one.
+        store_problem: returns the problem of a recent failure of the store, if there was one.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class ReadinessCheck:
         has_separate_workers: bool,
         secrets: Callable[[], tuple[str, ...]],
         refusals: Callable[[], Refusals | None],
+        store_problem: Callable[[], str | None],
     ) -> None:
         self._dependencies = dependencies
         self._attempts = attempts
@@ -96,6 +98,7 @@ class ReadinessCheck:
         self._has_separate_workers = has_separate_workers
         self._secrets = secrets
         self._refusals = refusals
+        self._store_problem = store_problem
         self._last = Readiness()
         self._fresh_until = 0.0
         self._checking: asyncio.Task[None] | None = None
@@ -125,6 +128,8 @@ class ReadinessCheck:
                 f"handlers beyond their time limit: {len(overdue)} ({', '.join(overdue)}); they"
                 f" keep their events, and each sync handler keeps one of {limits.threads} threads"
             )
+        if (problem := self._store_problem()) is not None:
+            problems.append(problem)
         try:
             fingerprints = tuple(fingerprint(secret) for secret in self._secrets())
             for watch in self._watches:

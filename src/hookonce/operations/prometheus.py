@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -44,6 +45,7 @@ from ..watching.records import (
     LoopBlocked,
     Observer,
 )
+from ..watching.store_failures import RECENT_SECONDS
 
 try:
     from prometheus_client import CollectorRegistry, make_asgi_app
@@ -90,6 +92,7 @@ class PrometheusObserver(Observer):
         self._metrics = Metrics(self.registry)
         self._receivers: dict[str, Receiver] = {}
         self._types = set(EVENT_CLASSES)
+        self._store_failed_at: dict[str, float] = {}
         self._sampled: dict[tuple[object, ...], float] = {}
 
     def know(self, receiver: Receiver) -> None:
@@ -148,7 +151,9 @@ class PrometheusObserver(Observer):
             _log.warning("could not read the store's metrics for %s: %s", endpoint, error)
             self._metrics.store_up[endpoint,].set(0)
         else:
-            self._metrics.store_up[endpoint,].set(1)
+            failed_at = self._store_failed_at.get(endpoint, -inf)
+            is_up = time.monotonic() - failed_at > RECENT_SECONDS
+            self._metrics.store_up[endpoint,].set(is_up)
             self._metrics.show(endpoint, stats)
 
     def count_request(self, kind: str, status: int) -> None:
@@ -167,6 +172,8 @@ class PrometheusObserver(Observer):
         label = event_type if event_type in self._types else self._type_label(event_type)
         metrics.deliveries[endpoint, label, outcome.status, outcome.reason].inc()
         metrics.answers[endpoint,].observe(record.seconds)
+        if outcome.reason == Reason.STORE_UNAVAILABLE:
+            self._store_failed_at[endpoint] = time.monotonic()
         secret_index = None
         if verified is not None:
             secret_index = verified.secret_index

@@ -183,7 +183,8 @@ class Metrics:
         )
         self.store_up = current(
             "store_up",
-            "1 if the store answered the last request for statistics, else 0.",
+            "1 if the store answered the last request for statistics, and failed no delivery in the"
+            " last 10 s; else 0.",
             "endpoint",
         )
         self.secrets = current(

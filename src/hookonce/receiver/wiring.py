@@ -27,6 +27,7 @@ from ..watching.observers import Observers
 from ..watching.records import BatchFlushed, Observer
 from ..watching.refusals import RefusalWatch
 from ..watching.rotation import RotationWatch
+from ..watching.store_failures import StoreFailures
 from ..watching.watch import AnswerWatch
 from .lifetime import Lifetime
 from .settings import ReceiverSettings
@@ -62,7 +63,10 @@ class Wiring:
         self.rotation = RotationWatch(settings.current_secrets, clock)
         self.disabling = DisableWatch(clock)
         self.refusals = RefusalWatch(clock)
-        self.answers = AnswerWatch(self.rotation, self.disabling, self.refusals, clock)
+        store_failures = StoreFailures()
+        self.answers = AnswerWatch(
+            self.rotation, self.disabling, self.refusals, store_failures, clock
+        )
         attempts = () if settings.inbox is None else (AttemptLog(clock),)
         self.observers = Observers([self.answers, *attempts, *observers])
         inbox_store = store if settings.inbox and isinstance(store, InboxStore) else None
@@ -125,6 +129,7 @@ class Wiring:
             has_separate_workers=settings.inbox is not None and not settings.inbox.embedded,
             secrets=settings.current_secrets,
             refusals=lambda: self.refusals.current,
+            store_problem=store_failures.problem,
         )
         self.lifetime = Lifetime(
             dependencies=dependencies,

@@ -17,6 +17,7 @@ from .log import log_answer
 from .records import DeliveryAnswered, Observer
 from .refusals import RefusalWatch
 from .rotation import RotationWatch
+from .store_failures import StoreFailures
 
 _log = get_logger("hookonce")
 
@@ -33,6 +34,7 @@ class AnswerWatch(Observer):
         rotation: detects a rotation of the secret.
         disabling: detects that the sender is about to disable the endpoint.
         refusals: detects that only refused deliveries arrive.
+        store_failures: remembers that the store has failed a delivery.
         clock: Unix time in seconds.
     """
 
@@ -41,11 +43,13 @@ class AnswerWatch(Observer):
         rotation: RotationWatch,
         disabling: DisableWatch,
         refusals: RefusalWatch,
+        store_failures: StoreFailures,
         clock: Clock,
     ) -> None:
         self._rotation = rotation
         self._disabling = disabling
         self._refusals = refusals
+        self._store_failures = store_failures
         self._clock = clock
         self._recent: deque[tuple[float, VerifiedDelivery]] = deque(maxlen=_MOST_RECENT)
 
@@ -58,6 +62,7 @@ class AnswerWatch(Observer):
         if outcome.status >= 400 or self._disabling.streak is not None:
             self._disabling.note(record)
             self._refusals.note(record)
+            self._store_failures.note(record)
         if delivery is None or received is None:
             return
         _, body, _, at, is_backfill = received
