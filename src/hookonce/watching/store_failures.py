@@ -12,7 +12,7 @@ from ..outcome import Reason
 from .records import DeliveryAnswered
 
 RECENT_SECONDS = 10.0
-"""How long a failure counts: shorter than three checks of a usual readiness probe, so that one failure
+"""How long a failure counts: less than three checks of a usual readiness probe, so that one failure
 takes no process out of service."""
 
 

@@ -1,11 +1,15 @@
 """Checks of the file system of a database file, read from the list of mounts."""
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from hookonce.operations.doctor import Level
-from hookonce.operations.doctor.database_file import file_system_finding, file_system_of
+from hookonce.operations.doctor.database_file import (
+    file_system_finding,
+    file_system_of,
+    space_finding,
+)
 
 MOUNTS = r"""
 rootfs / rootfs rw 0 0
@@ -54,3 +58,23 @@ def test_memory_network_and_container_file_systems_are_reported(
     found = file_system_finding(PurePosixPath("/data/hookonce.db"), kind)
     assert found.level is level
     assert words in found.found
+
+
+@pytest.mark.parametrize(
+    ("free_mebibytes", "level", "words"),
+    [
+        (0, Level.FAULT, "the disk is full"),
+        (7.9, Level.FAULT, "the disk is full"),
+        (8, Level.WARNING, "only 8 MiB are free"),
+        (255, Level.WARNING, "only 255 MiB are free"),
+        (256, Level.OK, "256 MiB are free"),
+    ],
+)
+def test_a_full_disk_is_named_with_the_disk_to_free(
+    free_mebibytes: float, level: Level, words: str
+) -> None:
+    found = space_finding(Path("/data/hookonce.db"), int(free_mebibytes * 1024 * 1024))
+    assert found.level is level
+    assert words in found.found
+    if level is not Level.OK:
+        assert "the disk of /data" in found.fix

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
+from contextlib import suppress
 from pathlib import Path, PurePath
 
 from .findings import Finding, fault, fine, note, warning
@@ -14,6 +16,11 @@ MOUNTS = Path("/proc/self/mounts")
 
 PROCESSES = Path("/proc")
 """The folder of processes on Linux; only root sees the files that other users' processes open."""
+
+_MEBIBYTE = 1024 * 1024
+# SQLite needs room for its log and for the largest body, each of some mebibytes.
+_NO_SPACE_BYTES = 8 * _MEBIBYTE
+_LITTLE_SPACE_BYTES = 256 * _MEBIBYTE
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 """An escaped character in a mount point, such as ``\\040`` for a space."""
@@ -36,8 +43,23 @@ async def file_findings(database: Path, *, mounts: Path) -> list[Finding]:
         kind = None
     else:
         kind = file_system_of(database, mounted)
-    finding = file_system_finding(database, kind)
-    return [finding, *await asyncio.to_thread(_deleted_file_findings, database)]
+    findings = [file_system_finding(database, kind)]
+    with suppress(OSError):  # the folder does not exist, which `missing_finding` reports
+        free = (await asyncio.to_thread(shutil.disk_usage, database.parent)).free
+        findings.append(space_finding(database, free))
+    return findings + await asyncio.to_thread(_deleted_file_findings, database)
+
+
+def space_finding(database: Path, free_bytes: int) -> Finding:
+    """Check the free space on the disk of a database file, also on one in memory (tmpfs)."""
+    check, fix = "store.space", f"free space on the disk of {database.parent}, or enlarge the disk"
+    shown = f"{free_bytes / _MEBIBYTE:.0f} MiB are free on the disk of {database}"
+    if free_bytes < _NO_SPACE_BYTES:
+        found = f"the disk is full: {shown}, and deliveries that cannot be stored are answered 503"
+        return fault(check, found, fix)
+    if free_bytes < _LITTLE_SPACE_BYTES:
+        return warning(check, f"only {shown}", fix)
+    return fine(check, shown)
 
 
 def file_system_of(path: PurePath, mounts: str) -> str | None:
