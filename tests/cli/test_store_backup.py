@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import anyio
@@ -70,3 +71,61 @@ def test_what_it_cannot_copy_it_refuses(url: str, arguments: list[str], says: st
     assert result.status != 0
     assert says in result.errors
     assert not Path("copy.db").exists()
+
+
+def test_a_backup_is_restored_with_the_mode_and_owner_that_the_service_needs(
+    url: str, tmp_path: Path
+) -> None:
+    invoke("store", "backup", url, "copy.db")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    if os.geteuid() == 0:
+        os.chown(folder, 4321, 4321)
+    (tmp_path / "copy.db").chmod(0o644)
+    result = invoke("store", "restore", "sqlite:///data/hooks.db", "copy.db")
+    assert (result.status, result.output.split(" (")[0]) == (
+        0,
+        f"restored {folder / 'hooks.db'} from copy.db",
+    )
+    status = (folder / "hooks.db").stat()
+    assert status.st_mode & 0o777 == 0o600
+    assert status.st_uid == folder.stat().st_uid
+    if os.geteuid() != 0:
+        assert "depth: 1\n" in invoke("inbox", "stats", "sqlite:///data/hooks.db").output
+    assert (tmp_path / "copy.db").exists()
+
+
+def test_a_restore_moves_an_existing_store_aside_only_when_asked(url: str, tmp_path: Path) -> None:
+    invoke("store", "backup", url, "copy.db")
+    refused = invoke("store", "restore", url, "copy.db")
+    refused.says("exists already")
+    record = json.loads(invoke("store", "restore", url, "copy.db", "--overwrite", "--json").output)
+    assert record["file"] == str(tmp_path / "hooks.db")
+    old = Path(record["old"])
+    assert is_sound(old)
+    assert is_sound(tmp_path / "hooks.db")
+    assert "depth: 1\n" in invoke("inbox", "stats", url).output
+
+
+def test_a_restore_leaves_a_log_of_the_old_store_with_it(url: str, tmp_path: Path) -> None:
+    invoke("store", "backup", url, "copy.db")
+    (tmp_path / "hooks.db-wal").write_bytes(b"of a process that was killed")
+    record = json.loads(invoke("store", "restore", url, "copy.db", "--overwrite", "--json").output)
+    assert not (tmp_path / "hooks.db-wal").exists()
+    assert Path(f"{record['old']}-wal").read_bytes() == b"of a process that was killed"
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [("missing.db", "there is no file"), ("hooks.db", "is the store itself"), ("text", "restore")],
+)
+def test_what_is_no_backup_is_refused_and_the_store_stays(
+    url: str, tmp_path: Path, file: str, words: str
+) -> None:
+    (tmp_path / "text").write_text("not a database" * 1000)
+    before = (tmp_path / "hooks.db").read_bytes()
+    result = invoke("store", "restore", url, file, "--overwrite")
+    assert result.status == 2
+    assert words in result.errors or "hooks.db.replaced-" in result.errors
+    kept = [path for path in tmp_path.glob("hooks.db*") if path.read_bytes() == before]
+    assert kept

@@ -1,4 +1,4 @@
-"""``hookonce store``: back up a store."""
+"""``hookonce store``: back up a store, and restore it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .stores import STORE_HELP, named_store, run, store_argument
 
 @click.group(epilog=STORE_HELP)
 def store() -> None:
-    """Back up a store."""
+    """Back up a store, and restore it."""
 
 
 @store.command()
@@ -26,13 +26,43 @@ def backup(store_url: str, event_ids: tuple[str, ...], *, overwrite: bool, as_js
     Only the file's owner can read the copy (mode 0600), because it holds the bodies of events. The
     copy appears at its path complete and on the disk, or not at all.
     """
-    if len(event_ids) != 1:
-        raise click.UsageError("name the store, and one FILE for the copy")
-    [file] = event_ids
-    source = named_store(store_url)
-    if not isinstance(source, SQLiteStore):
-        raise CannotBegin("this copies SQLite stores; back up Redis as its manual says")
+    source, file = _sqlite_store(store_url), _one_file(event_ids)
     size = run(source.backup(file, overwrite=overwrite))
     Output(as_json=as_json).record(
         {"file": file, "bytes": size}, f"copied the store to {file} ({size_text(size)})"
     )
+
+
+@store.command()
+@store_argument("FILE")
+@click.option("--overwrite", is_flag=True, help="Move an existing store aside.")
+@json_option
+def restore(store_url: str, event_ids: tuple[str, ...], *, overwrite: bool, as_json: bool) -> None:
+    """Make a SQLite store from FILE, a backup.
+
+    Stop the processes that use the store before. The store has mode 0600; if root restores it, it
+    belongs to the owner of the old file, or of the folder. FILE is not changed.
+
+    Events that were handled after the backup are handled again if they are delivered again; find
+    missed events with hookonce reconcile.
+    """
+    target, file = _sqlite_store(store_url), _one_file(event_ids)
+    size, aside = run(target.restore(file, overwrite=overwrite))
+    line = f"restored {target.path} from {file} ({size_text(size)})"
+    if aside is not None:
+        line += f"; the old store is {aside}"
+    record = {"file": str(target.path), "bytes": size, "old": aside and str(aside)}
+    Output(as_json=as_json).record(record, line)
+
+
+def _sqlite_store(url: str) -> SQLiteStore:
+    store = named_store(url)
+    if not isinstance(store, SQLiteStore):
+        raise CannotBegin("this copies SQLite stores; back up Redis as its manual says")
+    return store
+
+
+def _one_file(words: tuple[str, ...]) -> str:
+    if len(words) != 1:
+        raise click.UsageError("name the store, and one FILE")
+    return words[0]

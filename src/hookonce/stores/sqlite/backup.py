@@ -1,4 +1,4 @@
-"""Backup of a SQLite store while processes go on using it.
+"""Backup of a SQLite store while processes go on using it, and restore of a backup.
 
 VACUUM INTO copies one snapshot, through apsw: another library in this process would drop the
 store's locks. The copy has no free pages, and so no deleted bodies.
@@ -13,7 +13,7 @@ import errno
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -85,10 +85,52 @@ def after_fork_in_child() -> None:
     _backup_lock = _BackupLock()
 
 
+def restore_backup(backup: Path, target: Path, *, overwrite: bool) -> tuple[int, Path | None]:
+    """Copy a backup to the path of a store; return its size, and where the old store is now.
+
+    The new file has mode 0600. If root restores it, it belongs to the owner of the old file, or of
+    the folder. So the service can use it, whoever made the backup.
+
+    Args:
+        overwrite: whether an existing store is moved aside. Running processes notice that.
+
+    Raises:
+        StoreError: the restore failed; the message says why. An old store is then unchanged, or in
+            the file that the message names.
+    """
+    backup, target = backup.absolute(), Path(os.path.realpath(target))
+    if not backup.is_file():
+        raise StoreError(f"there is no file {str(backup)!r}")
+    if is_same_file(backup, target):
+        raise StoreError(f"{str(backup)!r} is the store itself")
+    owner = os.stat(target if target.exists() else target.parent)
+    aside = _move_aside(target) if overwrite and os.path.lexists(target) else None
+    try:
+        size = _written(backup, target, _copy_backup, overwrite=False, owner=owner)
+    except StoreError as error:
+        if aside is None:
+            raise
+        raise StoreError(f"{error}; the old store is {str(aside)!r} now") from error
+    return size, aside
+
+
+def _move_aside(target: Path) -> Path:
+    """Rename the files of a store, the log first, and return the new path of the store."""
+    aside = target.with_name(f"{target.name}.replaced-{secrets.token_hex(4)}")
+    try:
+        for suffix in ("-shm", "-wal", ""):
+            with suppress(FileNotFoundError):
+                os.rename(f"{target}{suffix}", f"{aside}{suffix}")
+    except OSError as error:
+        raise StoreError(f"cannot move {str(target)!r} aside: {error.strerror}") from error
+    return aside
+
+
 def write_backup(source: Path, target: Path, *, overwrite: bool) -> int:
     """Copy a store's file while it is in use; return the size of the copy in bytes.
 
-    The copy appears at its path complete and synced to the disk, or not at all.
+    The copy appears at its path complete and synced to the disk, or not at all. If root makes it,
+    it belongs to the owner of the store.
 
     Args:
         target: path of the copy; its folder must exist.
@@ -96,11 +138,22 @@ def write_backup(source: Path, target: Path, *, overwrite: bool) -> int:
     Raises:
         StoreError: the backup failed; the message says why.
     """
+    return _written(source, target, _copy, overwrite=overwrite, owner=None)
+
+
+def _written(
+    source: Path,
+    target: Path,
+    copy: Callable[[Path, Path], None],
+    *,
+    overwrite: bool,
+    owner: os.stat_result | None,
+) -> int:
     # Resolve the folder once: a link may change during the backup, and SQLite follows no links.
     target = Path(os.path.realpath(target.parent)) / target.name
     for _ in range(_MOST_TRIES):
         try:
-            return _write(source, target, overwrite=overwrite)
+            return _write(source, target, copy, overwrite=overwrite, owner=owner)
         except apsw.InterruptError:
             continue
         except apsw.Error as error:
@@ -115,14 +168,24 @@ def _failed(target: Path, why: str) -> StoreError:
     return StoreError(f"the backup to {str(target)!r} failed: {why}")
 
 
-def _write(source: Path, target: Path, *, overwrite: bool) -> int:
+def _write(
+    source: Path,
+    target: Path,
+    copy: Callable[[Path, Path], None],
+    *,
+    overwrite: bool,
+    owner: os.stat_result | None,
+) -> int:
     """Make the copy; raises apsw.InterruptError if the process forks meanwhile."""
     _check_target(source, target, overwrite=overwrite)
     with _draft_beside(target) as (draft, descriptor):
         _backup_lock.may_begin.wait()
         with _backup_lock.lock:
-            _copy(source, draft)
+            copy(source, draft)
             _check_copy(draft, descriptor)
+        if os.geteuid() == 0:
+            owner = owner or os.stat(source)
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
         os.fsync(descriptor)
         _give_name(draft, target, overwrite=overwrite)
         size = os.fstat(descriptor).st_size
@@ -173,6 +236,18 @@ def _copy(source: Path, draft: Path) -> None:
             raise StoreError("the store's file was replaced during the backup; try again")
     finally:
         file.close()
+
+
+def _copy_backup(backup: Path, draft: Path) -> None:
+    """Copy a backup, which no process uses as a store."""
+    connection = apsw.Connection(str(backup), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        if not check_owner(connection):
+            raise StoreError(f"{str(backup)!r} is empty: there is nothing to restore")
+        with _backup_lock.statement(connection):
+            connection.execute("VACUUM INTO ?", (str(draft),))
+    finally:
+        connection.close()
 
 
 def _prepare(connection: apsw.Connection) -> None:

@@ -30,7 +30,7 @@ from ..values import (
     Ownership,
     Token,
 )
-from .backup import write_backup
+from .backup import restore_backup, write_backup
 from .batch import StepJob
 from .claiming import ClaimJob, CompleteJob
 from .inbox import EnqueueJob, InboxLimits
@@ -116,6 +116,28 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         """
         source, target = self._file.path, Path(file)
         return await asyncio.to_thread(write_backup, source, target, overwrite=overwrite)
+
+    async def restore(
+        self, backup: str | Path, *, overwrite: bool = False
+    ) -> tuple[int, Path | None]:
+        """Copy a backup to the path of this store, which must not be open.
+
+        The file has mode 0600. If root restores it, it belongs to the owner of the old file, or of
+        the folder.
+
+        Args:
+            backup: a file that ``backup`` has written.
+            overwrite: whether an existing store is moved aside.
+
+        Returns:
+            The size of the store in bytes, and the new path of the old store; None if there was
+            none.
+
+        Raises:
+            StoreError: the restore failed; the message says why.
+        """
+        target = self._file.path
+        return await asyncio.to_thread(restore_backup, Path(backup), target, overwrite=overwrite)
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
         return await self._file.writer.run(ClaimJob(self.flushes, key, self._claims, token, lease))
