@@ -131,6 +131,7 @@ class Attempts:
             await attempt.finish_stop()
         except Exception as error:  # noqa: BLE001 - a request waits for an answer, whatever the error
             attempt.break_off(error)
+        attempt.end()
         self._forget(attempt)
 
     def _send_watermarks(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -207,7 +208,6 @@ class Attempts:
         task = attempt.task
         del self._by_task[task]
         self._given_up.discard(task)
-        attempt.end()
         if self._by_key.get(attempt.key) is attempt:
             del self._by_key[attempt.key]
 
@@ -215,11 +215,9 @@ class Attempts:
         """Forget attempts whose event loop was closed; keep their successes to record later."""
         lost = [attempt for task, attempt in self._by_task.items() if task.get_loop().is_closed()]
         for attempt in lost:
-            del self._by_task[attempt.task]
-            self._given_up.discard(attempt.task)
             if self._by_key.get(attempt.key) is attempt:
-                del self._by_key[attempt.key]
                 self._dependencies.unrecorded[attempt.key] = attempt.lease.finished
+            self._forget(attempt)
 
     def _on_timer(self) -> None:
         loop = asyncio.get_running_loop()
@@ -237,6 +235,7 @@ class Attempts:
         """Enforce the limits of each attempt; forget attempts whose tasks have ended."""
         for task, attempt in list(self._by_task.items()):
             if task.done():
+                attempt.end()
                 self._forget(attempt)
             else:
                 attempt.enforce_limits(now)
