@@ -18,7 +18,7 @@ from hookonce.delivery.verdict import (
     is_last_delivery,
     may_be_last,
     redelivered_until,
-    unavailable,
+    store_failed,
     wait_seconds,
 )
 from hookonce.errors import StoreError
@@ -236,5 +236,5 @@ def test_the_bounds_lie_between_the_senders_attempts() -> None:
 
 
 def test_a_store_that_failed_is_asked_again_and_a_broken_one_is_at_fault() -> None:
-    assert unavailable(StoreError("away")) == later(Reason.STORE_UNAVAILABLE)
-    assert unavailable(BrokenStoreError("it raised KeyError")) == BROKEN
+    assert store_failed(StoreError("away")) == later(Reason.STORE_UNAVAILABLE)
+    assert store_failed(BrokenStoreError("it raised KeyError")) == BROKEN

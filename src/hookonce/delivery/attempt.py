@@ -56,7 +56,7 @@ from .verdict import (
     decide,
     may_be_last,
     redelivered_until,
-    unavailable,
+    store_failed,
     what_follows,
 )
 
@@ -202,7 +202,7 @@ class Attempt:
                 )
             except StoreError as error:
                 _log.error("cannot claim %s: %s", self.key, error)
-                self.answer.give(unavailable(error))
+                self.answer.give(store_failed(error))
                 await self._give_up()
                 return None
             if observers.look_closely and observers.wants(EventClaimed, self.delivery.event_id):

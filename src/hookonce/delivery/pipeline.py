@@ -34,7 +34,7 @@ from .dependencies import Dependencies
 from .ignored import IgnoredTypes
 from .limits import store_seconds_within
 from .origin import Request
-from .verdict import is_last_delivery, redelivered_until, unavailable
+from .verdict import is_last_delivery, redelivered_until, store_failed
 
 _log = get_logger("hookonce")
 
@@ -214,7 +214,7 @@ class Pipeline:
             result = await within(seconds, intake.enqueue(arrived))
         except StoreError as error:
             _log.error("cannot store %s: %s", arrived.key, error)
-            return unavailable(error)
+            return store_failed(error)
         match result:
             case Stored():
                 return _STORED

@@ -57,8 +57,8 @@ def redelivered_until(event: Event[Any] | None, sent_at: float) -> float | None:
     return min(created_at, sent_at) + SCHEDULE_SECONDS
 
 
-def unavailable(error: StoreError) -> Outcome:
-    """Return the answer after a failure of the store."""
+def store_failed(error: StoreError) -> Outcome:
+    """Return the answer after a failure of the store: 500 if a custom store broke its contract."""
     return BROKEN if isinstance(error, BrokenStoreError) else later(Reason.STORE_UNAVAILABLE)
 
 
