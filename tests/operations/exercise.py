@@ -15,7 +15,13 @@ from hookonce.operations.prometheus import PrometheusObserver
 from hookonce.stores.values import Delivery
 from hookonce.testing import SignedRequest, TestSender, event_body, make_event, signed_request
 from hookonce.verification.secrets import new_secret
-from hookonce.watching.records import EventDeferred, HandlerSkipped, LoopBlocked, Observer
+from hookonce.watching.records import (
+    EventDeferred,
+    HandlerSkipped,
+    LoopBlocked,
+    Observer,
+    SkipReason,
+)
 
 __all__ = [
     "OLD_SECRET",
@@ -146,7 +152,7 @@ async def _through_an_inbox(observer: Observer, here: Path, at_the_end: LookOn) 
         # Key locks have their own tests.
         waits = Delivery("queued", comment.id, comment.type, 0.0, b"")
         observer.event_deferred(EventDeferred(waits, 1, 30.0))
-        observer.handler_skipped(HandlerSkipped(waits, "works", 1, "stale"))
+        observer.handler_skipped(HandlerSkipped(waits, "works", 1, SkipReason.STALE))
 
         async def ended() -> bool:
             stats = await receiver.stats()

@@ -83,7 +83,7 @@ def inbox_receiver(webhook_secret: str, notes: Notes, tmp_path: Path) -> Receive
 
 
 def test_each_record_has_the_hook_of_its_name() -> None:
-    inside_records = {"FailureStreak", "Refusals", "Rotation"}
+    inside_records = {"FailureStreak", "Refusals", "Rotation", "SkipReason"}
     records = set(operations.__all__) - {"Observer"} - inside_records
     assert records == {"".join(map(str.title, name.split("_"))) for name in METHODS}
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import AlreadyDone, StoreError
 from ..logs import get_logger
@@ -15,7 +15,13 @@ from ..routing.context import Context
 from ..routing.handler import ErrorHook, Handler
 from ..routing.keyed import TooLateError, watermark_of
 from ..stores.values import Acquired, Busy, Stale
-from ..watching.records import HandlerFailed, HandlerFinished, HandlerSkipped, HandlerStarted
+from ..watching.records import (
+    HandlerFailed,
+    HandlerFinished,
+    HandlerSkipped,
+    HandlerStarted,
+    SkipReason,
+)
 from .calls import Calls, add_note, as_exception
 from .dependencies import Dependencies
 from .key_locks import KeyLockHolder
@@ -131,7 +137,7 @@ class Handling:
         seconds = time.perf_counter() - started
         if error is not None and not isinstance(error, AlreadyDone):
             if isinstance(error, TooLateError):
-                self._skip(name, "stale")
+                self._skip(name, SkipReason.STALE)
                 return None
             try:
                 return self._note_failure(name, error, seconds)
@@ -157,10 +163,10 @@ class Handling:
         add_note(error, f"raised by the handler {handler!r}")
         return Failure(handler, error)
 
-    def _skip(self, handler: str, reason: Literal["stale", "done"]) -> None:
+    def _skip(self, handler: str, reason: SkipReason) -> None:
         """Count a handler as finished without running it."""
         observers, delivery = self.dependencies.observers, self.lease.delivery
-        if reason == "stale":
+        if reason is SkipReason.STALE:
             self._stale_count += 1
             _log.info("%s is not run for %s: a newer event has succeeded", handler, self.lease.key)
         else:
@@ -204,7 +210,8 @@ class Handling:
         if isinstance(why_not, Stale):
             if queued is not None:
                 await holder.release()  # make the next waiting event due
-            self._skip(name, "done" if why_not.watermark.event_id == self.event.id else "stale")
+            is_done = why_not.watermark.event_id == self.event.id
+            self._skip(name, SkipReason.DONE if is_done else SkipReason.STALE)
             return None
         if isinstance(why_not, NotAcquired):
             return Failure(name, why_not)

@@ -30,6 +30,7 @@ from ..watching.records import (
     HandlerStarted,
     LoopBlocked,
     Observer,
+    SkipReason,
 )
 from ..watching.refusals import Refusals
 from ..watching.rotation import Rotation
@@ -56,4 +57,5 @@ __all__ = [
     "Observer",
     "Refusals",
     "Rotation",
+    "SkipReason",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from ..clock import utc
@@ -167,6 +168,15 @@ class HandlerFinished(_Step):
     seconds: float
 
 
+class SkipReason(StrEnum):
+    """Why a handler counts as finished without a run."""
+
+    STALE = "stale"
+    """A newer event of the key has succeeded."""
+    DONE = "done"
+    """This event has succeeded already; only the record of the success was missing."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HandlerSkipped(_Step):
     """A handler counts as finished without a run.
@@ -175,13 +185,12 @@ class HandlerSkipped(_Step):
         delivery: the delivery.
         handler: the handler's name.
         attempt: the number of the attempt, from 1.
-        reason: ``stale`` if a newer event of the key has succeeded; ``done`` if this event has
-            succeeded already and only the record was missing.
+        reason: why it was not run.
     """
 
     handler: str
     attempt: int
-    reason: str
+    reason: SkipReason
 
 
 @dataclass(frozen=True, slots=True, eq=False)
