@@ -6,6 +6,18 @@ workers that fetch the same event, join the attempt, so that an event is never h
 once. The attempt *has* a lease, an answer, a handling and an origin: the lease calls the store, the
 handling runs the handlers, and the pure function `decide` says what follows.
 
+An attempt ends in one of four ways:
+
+not begun   The event is done, dead or in flight elsewhere. The attempt only answers.
+settled     The handlers have ended. The store completes, releases, defers or buries the event. If
+            the lease ends before the store has recorded that, the attempt is late: other attempts
+            may have the event, and the attempt still calls the store.
+abandoned   There is no result, because of a shutdown, a failed claim, or no handler for the event.
+            The store releases the claim.
+broken off  An error was not expected. The attempt only answers, and its lease runs out.
+
+`leave` follows in each case: from then on other attempts of this process may have the event.
+
 `Attempts` calls `enforce_limits` every few milliseconds: it cancels each wait that takes too long.
 """
 
@@ -18,11 +30,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from http import HTTPStatus
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import Reject, Retry, StoreError
 from ..logs import get_logger
-from ..outcome import ALREADY_DEAD, BROKEN, DUPLICATE, HANDLED, STALE, Outcome, Reason, later
+from ..outcome import ALREADY_DEAD, DUPLICATE, Outcome, Reason, later
 from ..routing.handler import Handler
 from ..stores.time_limit import FIRST_PAUSE_SECONDS
 from ..stores.values import (
@@ -42,15 +54,15 @@ from .answer import Answer
 from .calls import Calls
 from .dependencies import Dependencies
 from .handling import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, Handling
-from .lease import Instant, Lease
+from .lease import AfterFailure, Instant, Lease
 from .limits import store_seconds_within
 from .origin import Origin, Queued, Request
 from .verdict import (
     COMPLETE,
+    Abandon,
     Bury,
     Defer,
     Failed,
-    GiveBack,
     Release,
     Report,
     decide,
@@ -79,7 +91,7 @@ class Phase(IntEnum):
     """The handlers have ended, and the store releases or buries the event."""
     LATE = 4
     """The lease ended before the store answered: others may have the event."""
-    GIVING_UP = 5
+    ABANDONED = 5
     """A call to the store failed; the attempt releases the claim that the call may have made."""
     ENDED = 6
     """The attempt no longer needs its claim."""
@@ -87,7 +99,23 @@ class Phase(IntEnum):
 
 # Module constants: up to Python 3.11, each lookup of an enum's member calls a Python function, and
 # each delivery makes many lookups.
-CLAIMING, HANDLING, SUCCEEDED, FAILED, LATE, GIVING_UP, ENDED = Phase
+CLAIMING, HANDLING, SUCCEEDED, FAILED, LATE, ABANDONED, ENDED = Phase
+
+
+class Unreadable(NamedTuple):
+    """The delivery is genuine, but cannot be read; ``fault`` says why."""
+
+    fault: str
+
+
+class Ignored(NamedTuple):
+    """This process has no handler for the event; ``outcome`` is the answer if no other has one."""
+
+    outcome: Outcome
+
+
+Unhandled: TypeAlias = Unreadable | Ignored
+"""Why no handler of this process runs."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -100,14 +128,13 @@ class Attempt:
         origin: where the attempt comes from.
         event: the parsed event; None if the delivery cannot be read.
         handlers: every handler that the event is for.
-        fault: why the delivery cannot be read; empty if it can.
-        ignored: the answer where this process has no handler for the event, and none is
-            outstanding.
+        unhandled: why no handler of this process runs; None if there are handlers.
         key: the deduplication key of the event.
         phase: how far the attempt has come.
         lease: the claim, and the calls to the store about it.
         answer: what the request awaits.
         handling: runs the handlers.
+        has_succeeded: whether every handler has succeeded, even if the store does not know it yet.
     """
 
     dependencies: Dependencies
@@ -115,15 +142,13 @@ class Attempt:
     origin: Origin
     event: Any = None
     handlers: Sequence[Handler] = ()
-    fault: str = ""
-    ignored: Outcome | None = None
+    unhandled: Unhandled | None = None
     key: DeliveryKey = field(init=False)
     phase: Phase = CLAIMING
     lease: Lease = field(init=False)
     answer: Answer = field(init=False)
     handling: Handling = field(init=False)
-    _queued: Queued | None = field(init=False)  # None unless the inbox is the origin
-    _success: Outcome | None = None  # the answer, once every handler has succeeded
+    has_succeeded: bool = False
     _token: Token | None = None
 
     def __post_init__(self) -> None:
@@ -132,7 +157,6 @@ class Attempt:
         self.lease = lease = Lease(dependencies, self.delivery, self.key, self.handlers, loop)
         self.answer = Answer(loop.create_future(), origin.answer_due)
         calls = Calls(dependencies.threads, dependencies.limits.handler_timeout_seconds, loop)
-        self._queued = origin if isinstance(origin, Queued) else None
         self.handling = Handling(dependencies, lease, self.event, origin, calls, origin.is_last)
 
     @property
@@ -144,11 +168,6 @@ class Attempt:
     def has_the_event(self) -> bool:
         """Whether this attempt keeps other attempts of this process from the event."""
         return self.phase < LATE
-
-    @property
-    def has_succeeded(self) -> bool:
-        """Whether every handler has succeeded, even if the store does not know it yet."""
-        return self._success is not None
 
     @property
     def is_busy(self) -> bool:
@@ -165,13 +184,12 @@ class Attempt:
         origin, claim = self.origin, self.lease.claim or await self._claim()
         if claim is None:
             return
-        if self.fault:
-            await self._quarantine()
+        if isinstance(self.unhandled, Unreadable):
+            await self._quarantine(self.unhandled.fault)
             return
         absent = self.lease.absent if claim.outstanding else frozenset()
-        if self.ignored is not None and not self.handlers and not absent:
-            self.answer.give(self.ignored)
-            await self._give_back()
+        if self.unhandled is not None and not absent:
+            await self._abandon(self.unhandled.outcome)
             return
         if isinstance(origin, Request) and may_be_last(claim, origin.delivery_attempt):
             # The sender may not deliver again: store the body first, in case this process crashes.
@@ -181,8 +199,10 @@ class Attempt:
                 self.answer.give(later(Reason.IN_FLIGHT))
                 return
         report = await self.handling.run(absent)
+        if isinstance(origin, Queued):
+            origin.make_room()
         if report is None:
-            await self._succeed(STALE if self.handling.is_stale else HANDLED)
+            await self._succeed()
         else:
             await self._fail(report)
             report.failures.clear()  # an error's traceback may hold this frame: a reference cycle
@@ -202,8 +222,7 @@ class Attempt:
                 )
             except StoreError as error:
                 _log.error("cannot claim %s: %s", self.key, error)
-                self.answer.give(store_failed(error))
-                await self._give_up()
+                await self._abandon(store_failed(error), after_error=True)
                 return None
             if observers.look_closely and observers.wants(EventClaimed, self.delivery.event_id):
                 observers.notify(EventClaimed(self.delivery, result))
@@ -212,8 +231,9 @@ class Attempt:
                 self.phase = HANDLING
                 if not self.handling.is_refused:
                     return result
-                await self._give_back()
-            elif isinstance(result, InFlight):
+                await self._abandon(later(Reason.SHUTTING_DOWN))
+                return None
+            if isinstance(result, InFlight):
                 left = due - lease.loop.time()
                 if left <= 0:
                     self.answer.give(
@@ -245,27 +265,24 @@ class Attempt:
             _log.error("could not keep %s for its last attempt: %s", self.key, error)
             return None
 
-    async def _quarantine(self) -> None:
+    async def _quarantine(self, fault: str) -> None:
         """Turn a genuine but unreadable delivery into a dead letter with its raw bytes."""
-        settlement = Bury(_QUARANTINED, self.fault, frozenset(), DeadReason.UNREADABLE)
+        settlement = Bury(_QUARANTINED, fault, frozenset(), DeadReason.UNREADABLE)
         ownership = await self._settle(settlement, self._after_failed_quarantine)
         if ownership is None:
-            await self._give_up()
+            await self._abandon(later(Reason.STORE_UNAVAILABLE), after_error=True)
         elif ownership is Ownership.HELD:
-            _log.error("%s cannot be read, and is a dead letter now: %s", self.key, self.fault)
+            _log.error("%s cannot be read, and is a dead letter now: %s", self.key, fault)
 
-    async def _succeed(self, outcome: Outcome) -> None:
+    async def _succeed(self) -> None:
         """Have the store record the success, and answer.
 
         The answer is 200 even if the store fails: after a 5xx the handlers would run again.
         """
-        self.phase, self._success = SUCCEEDED, outcome
-        if self._queued is not None:
-            self._queued.room.set()
-        await self.lease.settle(COMPLETE, self._after_unrecorded_success)
-        self._leave()
-        self.answer.give(outcome)
-        self._notify_settled(outcome)
+        self.phase, self.has_succeeded = SUCCEEDED, True
+        await self.lease.settle(COMPLETE, self._after_unrecorded)
+        self.answer.give(self.handling.success)
+        self._notify_settled(self.handling.success)
 
     async def _fail(self, report: Report) -> None:
         """Release, defer or bury the event, then answer accordingly."""
@@ -273,32 +290,32 @@ class Attempt:
             report,
             last_chance=self.handling.last_chance,
             keeps_bodies=self.dependencies.store.keeps_bodies,
-            backoff_seconds=None if self._queued is None else self._queued.backoff_seconds,
+            backoff_seconds=self.origin.backoff_seconds,
         )
-        ownership = await self._settle(settlement, self._after_unrecorded_failure)
+        ownership = await self._settle(settlement, self._after_unrecorded)
         if isinstance(settlement, Defer) and not settlement.counts and ownership is Ownership.HELD:
             await self.handling.note_waiting()
         await self._report_failures(report, settlement, ownership)
 
     async def _settle(
-        self, settlement: Failed, after_failure: Callable[[StoreError], bool]
+        self, settlement: Failed, after_failure: Callable[[StoreError], AfterFailure]
     ) -> Ownership | None:
         """Have the store record a failure, answer, and let others have the event."""
         self.phase = FAILED
-        if self._queued is not None:
-            self._queued.room.set()
         if isinstance(settlement, Defer) and settlement.counts:
             await self.handling.forget_waiting()
         ownership = await self.lease.settle(settlement, after_failure)
+        if ownership is None:
+            return None
         if not self.lease.is_unrecorded:  # otherwise `after_failure` has answered already
             if ownership is Ownership.HELD:
                 self.answer.give(settlement.outcome)
                 self._notify(settlement)
-            elif ownership is Ownership.LOST:
+            else:
                 # Another attempt has claimed the event; the outcome of that attempt counts.
                 self.answer.give(later(Reason.IN_FLIGHT))
                 self._notify_settled(later(Reason.IN_FLIGHT))
-        self._leave()
+        self.leave()
         return ownership
 
     def _notify(self, settlement: Failed) -> None:
@@ -319,57 +336,52 @@ class Attempt:
         if observers.look_closely and observers.wants(EventSettled, self.delivery.event_id):
             observers.notify(EventSettled(self.delivery, self.lease.number, outcome))
 
-    # Called after a failed call to the store; each method returns whether to repeat the call.
-
-    def _after_failed_quarantine(self, error: StoreError) -> bool:
+    def _after_failed_quarantine(self, error: StoreError) -> AfterFailure:
         _log.error("cannot bury %s: %s", self.key, error)
-        self.answer.give(later(Reason.STORE_UNAVAILABLE))
-        return False  # the event is released, so the sender's next attempt can claim it
+        return AfterFailure.GIVE_UP  # the event is released: the sender's next attempt claims it
 
-    def _after_unrecorded_success(self, error: StoreError) -> bool:
-        self.answer.give(self._success or HANDLED)
+    def _after_unrecorded(self, error: StoreError) -> AfterFailure:
+        """Answer; once the lease is over, let other attempts have the event."""
+        outcome = self.handling.success if self.has_succeeded else later(Reason.STORE_UNAVAILABLE)
+        self.answer.give(outcome)
         if self.lease.is_over and self.has_the_event:
-            _log.error(
-                "%s is handled, but that could not be recorded while its lease lived; until it"
-                " is, another process would handle a further delivery of it again: %s",
-                self.key,
-                error,
-            )
-            self._leave_late()
-        return True
+            if self.has_succeeded:
+                _log.error(
+                    "%s is handled, but that could not be recorded while its lease lived; until it"
+                    " is, another process would handle a further delivery of it again: %s",
+                    self.key,
+                    error,
+                )
+            else:
+                _log.error("could not settle %s; its lease runs out: %s", self.key, error)
+                self._notify_settled(outcome)
+            self.lease.leave_unrecorded()
+            self.leave(LATE)
+        return AfterFailure.REPEAT
 
-    def _after_unrecorded_failure(self, error: StoreError) -> bool:
-        self.answer.give(later(Reason.STORE_UNAVAILABLE))
-        if self.lease.is_over and self.has_the_event:
-            _log.error("could not settle %s; its lease runs out: %s", self.key, error)
-            self._notify_settled(later(Reason.STORE_UNAVAILABLE))
-            self._leave_late()
-        return True
-
-    def _after_failed_release(self, error: StoreError) -> bool:
+    def _after_failed_release(self, error: StoreError) -> AfterFailure:
         if not self.lease.is_over:
-            return True
+            return AfterFailure.REPEAT
         _log.error("could not release %s; its lease will run out: %s", self.key, error)
-        return False
+        return AfterFailure.GIVE_UP
 
-    def _leave_late(self) -> None:
-        """Let other attempts have the event, although the store does not know the result."""
-        self.lease.leave_unrecorded()
-        self._leave(LATE)
+    async def _abandon(self, outcome: Outcome, *, after_error: bool = False) -> None:
+        """Answer, and release the claim without a result.
 
-    async def _give_up(self) -> None:
-        """Release the claim that a failed call may have made; the request is answered already."""
-        self._leave(GIVING_UP)
-        await asyncio.sleep(FIRST_PAUSE_SECONDS)
-        await self._give_back()
-
-    async def _give_back(self) -> None:
-        """Release the claim of an attempt that stops, or that began no handler."""
+        Args:
+            outcome: the answer.
+            after_error: whether the store has just failed; it gets a pause, and meanwhile other
+                attempts of this process may have the event.
+        """
+        self.answer.give(outcome)
+        if after_error:
+            self.leave(ABANDONED)
+            await asyncio.sleep(FIRST_PAUSE_SECONDS)
         if self.lease.claim is None and self._token is not None:
             # The store may have granted a claim whose reply was lost.
             lease = self.dependencies.limits.lease_seconds
             self.lease.adopt(Claimed(self.key, self._token, 1, frozenset(), lease))
-        await self.lease.settle(GiveBack(self.handling.calls.under_way), self._after_failed_release)
+        await self.lease.settle(Abandon(self.handling.calls.under_way), self._after_failed_release)
 
     async def _report_failures(
         self, report: Report, settlement: Failed, ownership: Ownership | None
@@ -405,7 +417,8 @@ class Attempt:
         self.lease.enforce_limits(now)
         if now >= self.answer.due and self.lease.claim is not None:
             self.answer.due = inf
-            self.answer.give(self._success or later(Reason.STILL_RUNNING))
+            still_running = later(Reason.STILL_RUNNING)
+            self.answer.give(self.handling.success if self.has_succeeded else still_running)
         self.handling.calls.enforce_limits(now)
 
     def adopt(self, claim: Claimed) -> bool:
@@ -423,44 +436,29 @@ class Attempt:
             self.lease.checkpoint_soon()
         return True
 
-    def refuse(self) -> None:
-        """Do not begin handlers, unless the attempt has claimed the event already."""
-        self.handling.is_refused = True
-
     def stop(self) -> None:
-        """Cancel the handlers; the cancelled task then releases the claim."""
+        """Cancel the handlers; the cancelled task then abandons the event."""
         self.handling.calls.is_stopping = True
         self.task.cancel()
 
-    async def finish_stop(self) -> None:
-        """Release the event after a cancellation, and record which handlers have succeeded."""
+    async def stopped(self) -> None:
+        """Abandon the event after a cancellation, unless its handlers had ended."""
         self.lease.accept_cancellation()
-        if self._success is not None:
-            self.answer.give(self._success)
+        if self.has_succeeded:
+            self.answer.give(self.handling.success)
         elif self.is_busy:
-            self.answer.give(later(Reason.SHUTTING_DOWN))
-            if self.lease.claim is not None or self._token is not None:
-                await self._give_back()
+            await self._abandon(later(Reason.SHUTTING_DOWN))
 
-    def break_off(self, error: Exception) -> None:
-        """Answer after an unexpected error, for example if a router breaks its contract."""
-        _log.error("an attempt at %s broke off", self.key, exc_info=error)
-        self.answer.give(BROKEN)
-
-    def end(self) -> None:
-        """Answer the request and wake all waiting requests, for whatever reason the task ended."""
-        if self.phase is not ENDED:
+    def leave(self, phase: Phase = ENDED) -> None:
+        """Let other attempts of this process have the event; wake all requests that wait."""
+        if self.phase is ENDED:
+            return
+        if self.lease.extend_at < inf:
             self.lease.stop_extending()
-            self._leave()
+        self.phase = phase
+        if isinstance(self.origin, Queued):
+            self.origin.leave(is_due=not self.has_succeeded)
         if self.answer.outcome is None:
             self.answer.give(later(Reason.SHUTTING_DOWN))
-
-    def _leave(self, phase: Phase = ENDED) -> None:
-        """Let other attempts of this process have the event."""
-        if (queued := self._queued) is not None:
-            queued.room.set()
-            if self.phase is not SUCCEEDED:
-                queued.work.set()  # wake an idle worker: the event becomes due again
-        self.phase = phase
         if self.answer.joined is not None:
             self.answer.wake()

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 from ..logs import get_logger
-from ..outcome import Outcome, Reason, later
+from ..outcome import BROKEN, Outcome, Reason, later
 from ..stores.values import Claimed, DeliveryKey
 from ..watching.loop_monitor import LoopMonitor
 from ..watching.records import LoopBlocked
-from .attempt import GIVING_UP, Attempt
+from .attempt import ABANDONED, Attempt
 from .dependencies import Dependencies
 from .key_locks import send_watermarks
 
@@ -128,10 +128,11 @@ class Attempts:
         try:
             await attempt.go()
         except asyncio.CancelledError:
-            await attempt.finish_stop()
+            await attempt.stopped()
         except Exception as error:  # noqa: BLE001 - a request waits for an answer, whatever the error
-            attempt.break_off(error)
-        attempt.end()
+            _log.error("an attempt at %s broke off", attempt.key, exc_info=error)
+            attempt.answer.give(BROKEN)
+        attempt.leave()
         self._forget(attempt)
 
     def _send_watermarks(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -155,7 +156,7 @@ class Attempts:
         """Begin no more attempts, and no handlers of an attempt that has no claim yet."""
         self.accepting = False
         for attempt in self._by_task.values():
-            attempt.refuse()
+            attempt.handling.is_refused = True
 
     async def idle(self, seconds: float) -> bool:
         """Wait until no attempt is left; return False if ``seconds`` pass first."""
@@ -167,7 +168,7 @@ class Attempts:
         limits = self._dependencies.limits
         self._forget_lost()
         for task, attempt in self._by_task.items():
-            if attempt.phase is GIVING_UP:
+            if attempt.phase is ABANDONED:
                 task.cancel()
         await self._until_idle(limits.drain_seconds)
         # Attempts whose handlers have ended only need to be recorded: let them finish.
@@ -235,7 +236,7 @@ class Attempts:
         """Enforce the limits of each attempt; forget attempts whose tasks have ended."""
         for task, attempt in list(self._by_task.items()):
             if task.done():
-                attempt.end()
+                attempt.leave()
                 self._forget(attempt)
             else:
                 attempt.enforce_limits(now)

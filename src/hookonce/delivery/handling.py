@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import AlreadyDone, StoreError
 from ..logs import get_logger
-from ..outcome import Reason
+from ..outcome import HANDLED, STALE, Outcome, Reason
 from ..routing.context import Context
 from ..routing.handler import ErrorHook, Handler
 from ..routing.keyed import TooLateError, watermark_of
@@ -49,7 +49,8 @@ class Handling:
         calls: the handlers that run now.
         last_chance: whether the event may not be delivered again if this attempt fails.
         is_refused: whether handlers that still wait for a key lock must not begin.
-        is_stale: whether every handler was skipped, because a newer event has succeeded.
+        success: the answer if every handler succeeds: STALE if a newer event has succeeded and so
+            each was skipped.
     """
 
     dependencies: Dependencies
@@ -59,14 +60,10 @@ class Handling:
     calls: Calls
     last_chance: bool = False
     is_refused: bool = False
-    is_stale: bool = False
+    success: Outcome = HANDLED
     _most_finished: int = 0
     _stale_count: int = 0
     _waiting: list[KeyLockHolder] | None = None
-
-    @property
-    def _delivery_attempt(self) -> int | None:
-        return self.origin.delivery_attempt if isinstance(self.origin, Request) else None
 
     @property
     def is_replay(self) -> bool:
@@ -90,8 +87,8 @@ class Handling:
             del failure  # its traceback holds this frame since Python 3.12: break the cycle
         else:
             failures = await self._run_all(handlers)
-        if self._stale_count:
-            self.is_stale = self._stale_count == len(handlers)
+        if self._stale_count and self._stale_count == len(handlers):
+            self.success = STALE
         return Report(failures, absent) if failures or absent else None
 
     async def _run_all(self, handlers: Sequence[Handler]) -> list[Failure]:
@@ -326,7 +323,7 @@ class Handling:
             event_type=self.event.type,
             handler=handler,
             attempt=self.lease.number,
-            delivery_attempt=self._delivery_attempt,
+            delivery_attempt=self.origin.delivery_attempt,
             last_chance=self.last_chance,
             is_replay=self.is_replay,
             received_unix=self.lease.delivery.received_unix,

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from math import inf
 from typing import NamedTuple, TypeVar
 
@@ -22,7 +23,7 @@ from ..stores.values import Claimed, Delivery, DeliveryKey, Ownership
 from .calls import Call
 from .dependencies import Dependencies
 from .key_locks import KeyLockHolder
-from .verdict import COMPLETE, Bury, Complete, Defer, GiveBack, Settlement
+from .verdict import COMPLETE, Abandon, Bury, Complete, Defer, Settlement
 
 _log = get_logger("hookonce.lease")
 
@@ -31,6 +32,13 @@ T = TypeVar("T")
 # Handlers of one event often finish together; one call records the success of all of them.
 _CHECKPOINT_SECONDS = 0.1
 _EXTEND_AGAIN_SECONDS = 1.0
+
+
+class AfterFailure(Enum):
+    """What the lease does after a call to the store has failed."""
+
+    REPEAT = "repeat"
+    GIVE_UP = "give up"
 
 
 class Instant(NamedTuple):
@@ -64,6 +72,7 @@ class Lease:
         number: the number of the attempt at this event, from 1.
         sure_until: until when no other process can claim the event, by ``time.monotonic``.
         finished: the handlers known to have succeeded.
+        extend_at: when to extend the claim next, in the event loop's time.
         has_begun: whether a handler has begun; the attempt counts only then.
         is_unrecorded: whether the lease ended before the store knew the result.
     """
@@ -82,7 +91,7 @@ class Lease:
     _locks: list[KeyLockHolder] | None = None
     sure_until: float = 0.0
     _ends_at: float = inf
-    _extend_at: float = inf
+    extend_at: float = inf
     _extension: asyncio.Task[bool] | None = None
     _store_due: float = inf
     _store_is_late: bool = False
@@ -115,8 +124,8 @@ class Lease:
         if now >= self._store_due:
             self._store_due, self._store_is_late = inf, True
             self.task.cancel()
-        if now >= self._extend_at:
-            self._extend_at = now + self.dependencies.limits.lease_seconds / 3
+        if now >= self.extend_at:
+            self.extend_at = now + self.dependencies.limits.lease_seconds / 3
             if self._extension is None or self._extension.done():
                 self._extension = self.loop.create_task(self.extend())
 
@@ -129,7 +138,7 @@ class Lease:
         self.claim, self.number = claim, claim.attempt
         self.sure_until = asked_monotonic + claim.lease_seconds
         self._ends_at = asked_loop + claim.lease_seconds
-        self._extend_at = asked_loop + claim.lease_seconds / 3
+        self.extend_at = asked_loop + claim.lease_seconds / 3
         self.finished |= claim.finished
         if self.dependencies.unrecorded:
             self.finished |= self.dependencies.unrecorded.pop(self.key, set())
@@ -144,11 +153,11 @@ class Lease:
 
     def checkpoint_soon(self) -> None:
         """Record soon which handlers have succeeded, so that a crash repeats only the others."""
-        self._extend_at = min(self._extend_at, self.loop.time() + _CHECKPOINT_SECONDS)
+        self.extend_at = min(self.extend_at, self.loop.time() + _CHECKPOINT_SECONDS)
 
     def stop_extending(self) -> None:
         """Stop extending: the claim expires unless it is settled before."""
-        self._extend_at = inf
+        self.extend_at = inf
         if self._extension is not None:
             self._extension.cancel()
 
@@ -164,16 +173,16 @@ class Lease:
             )
         except StoreError as error:
             _log.warning("could not extend the lease of %s: %s", self.key, error)
-            if self._extend_at < inf:
+            if self.extend_at < inf:
                 again = min(_EXTEND_AGAIN_SECONDS, claim.lease_seconds / 10)
-                self._extend_at = self.loop.time() + again
+                self.extend_at = self.loop.time() + again
             return False
         if claim is not self.claim:
             return True  # the attempt has adopted another claim in the meantime
         if ownership is Ownership.LOST:
-            if self._extend_at < inf:
+            if self.extend_at < inf:
                 _log.error("the lease of %s was lost; another attempt may have begun", self.key)
-            self._extend_at = inf
+            self.extend_at = inf
             return False
         self.sure_until = asked_at.monotonic + claim.lease_seconds
         self._ends_at = asked_at.loop + claim.lease_seconds
@@ -182,13 +191,13 @@ class Lease:
         return True
 
     async def settle(
-        self, settlement: Settlement, after_failure: Callable[[StoreError], bool]
+        self, settlement: Settlement, after_failure: Callable[[StoreError], AfterFailure]
     ) -> Ownership | None:
         """Have the store record a settlement; call it again until it answers.
 
         Args:
             settlement: what becomes of the event.
-            after_failure: called after each failure of the store; returns whether to call it again.
+            after_failure: called after each failure of the store; decides whether to call it again.
 
         Returns:
             Whether this attempt still owned the event; None if nothing was recorded, and for
@@ -205,7 +214,7 @@ class Lease:
             try:
                 ownership = await self.ask(self._record(settlement, claim))
             except StoreError as error:
-                if not after_failure(error):
+                if after_failure(error) is AfterFailure.GIVE_UP:
                     return None
             else:
                 if claim is self.claim:
@@ -237,8 +246,8 @@ class Lease:
         store, inbox = self.dependencies.store, self.dependencies.inbox
         if isinstance(settlement, Complete):
             return store.complete(claim)
-        if isinstance(settlement, GiveBack):
-            return self._give_back(settlement.calls, claim)
+        if isinstance(settlement, Abandon):
+            return self._abandon(settlement.calls, claim)
         finished, error = frozenset(self.finished), settlement.error
         if isinstance(settlement, Bury):
             return store.bury(
@@ -255,7 +264,7 @@ class Lease:
             return inbox.retry(claim, after, finished, error, outstanding=outstanding, began=began)
         return store.release(claim, finished, error, outstanding=outstanding, began=self.has_begun)
 
-    async def _give_back(self, calls: Sequence[Call], claim: Claimed) -> Ownership:
+    async def _abandon(self, calls: Sequence[Call], claim: Claimed) -> Ownership:
         """Release the claim, unless a thread still runs, which nothing can cancel.
 
         No other attempt may run beside that thread, so the claim is extended and then expires.

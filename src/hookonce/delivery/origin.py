@@ -28,6 +28,7 @@ class Request:
 
     is_last: ClassVar[bool] = False
     """Always False: only the attempt's number, known after the claim, shows the last attempt."""
+    backoff_seconds: ClassVar[None] = None
 
 
 @dataclass(slots=True)
@@ -47,6 +48,17 @@ class Queued:
     work: asyncio.Event
 
     answer_due: ClassVar[float] = inf
+    delivery_attempt: ClassVar[None] = None
+
+    def make_room(self) -> None:
+        """Let the worker begin another event: the handlers of this event have ended."""
+        self.room.set()
+
+    def leave(self, *, is_due: bool) -> None:
+        """Let the worker begin another event, and wake an idle worker if this event becomes due."""
+        self.room.set()
+        if is_due:
+            self.work.set()
 
 
 @dataclass(slots=True)
@@ -60,6 +72,8 @@ class Replay:
     is_last: bool
 
     answer_due: ClassVar[float] = inf
+    backoff_seconds: ClassVar[None] = None
+    delivery_attempt: ClassVar[None] = None
 
 
 Origin: TypeAlias = Request | Queued | Replay

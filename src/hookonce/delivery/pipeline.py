@@ -28,7 +28,7 @@ from ..watching.records import (
     DeliveryReceived,
     DeliveryRefused,
 )
-from .attempt import Attempt
+from .attempt import Attempt, Ignored, Unhandled, Unreadable
 from .attempts import Attempts
 from .dependencies import Dependencies
 from .ignored import IgnoredTypes
@@ -146,8 +146,9 @@ class Pipeline:
         if not attempts.accepting:
             return None, later(Reason.SHUTTING_DOWN)
         table, message_id, body = dependencies.handler_table, verified.id, verified.body
-        event = event_type = ignored = None
+        event = event_type = None
         handlers: Sequence[Handler] = ()
+        unhandled: Unhandled | None = None
         fault = ""
         try:
             event = table.parser.parse(body, message_id)
@@ -165,15 +166,17 @@ class Pipeline:
                     "%s cannot be read, and the store keeps no bodies: %s", arrived.key, fault
                 )
                 return None, _UNREADABLE
+            unhandled = Unreadable(fault)
         elif not handlers:
             ignored = self._ignore(arrived.key, event)
             # At a later attempt, ask the store: a handler of another process may be outstanding.
             if hints.attempt == 1 or self._intake is not None:
                 return event_type, ignored
+            unhandled = Ignored(ignored)
         elif self._intake is not None:
             return event_type, await self._enqueue(self._intake, arrived, answer_due)
         origin = Request(answer_due, hints.attempt, verified.timestamp)
-        attempt = Attempt(dependencies, arrived, origin, event, handlers, fault, ignored)
+        attempt = Attempt(dependencies, arrived, origin, event, handlers, unhandled)
         if attempts.find(attempt.key) is None:
             outcome = await attempts.begin(attempt).answer.future
         else:

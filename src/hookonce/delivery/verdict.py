@@ -204,8 +204,8 @@ class Bury(NamedTuple):
     reason: DeadReason
 
 
-class GiveBack(NamedTuple):
-    """The attempt stops before its handlers have ended, or before it began any.
+class Abandon(NamedTuple):
+    """The attempt ends without a result: its handlers were stopped, or none began.
 
     Attributes:
         calls: the handlers that were running.
@@ -217,7 +217,7 @@ class GiveBack(NamedTuple):
 Failed: TypeAlias = Release | Defer | Bury
 """What follows from an attempt that has not succeeded."""
 
-Settlement: TypeAlias = Complete | Failed | GiveBack
+Settlement: TypeAlias = Complete | Failed | Abandon
 """What the store records at the end of an attempt."""
 
 
