@@ -203,36 +203,26 @@ class Handling:
             event=self.lease.key if queued else None,
             work=queued.work if queued else None,
         )
-        why_not = await self._acquire(holder)
-        if isinstance(why_not, Stale):
+        result = await self._acquire(holder)
+        if isinstance(result, Failure):
+            return result
+        if isinstance(result, Stale):
             if queued is not None:
                 await holder.release()  # make the next waiting event due
-            is_done = why_not.watermark.event_id == self.event.id
+            is_done = result.watermark.event_id == self.event.id
             self._skip(name, SkipReason.DONE if is_done else SkipReason.STALE)
             return None
-        if isinstance(why_not, NotAcquired):
-            return Failure(name, why_not)
-        if why_not is not None:
-            return self._note_failure(name, why_not, 0.0)
         self.lease.extend_with(holder)
         try:
             return await self._run(handler, task, holder)
         finally:
             await self._release_unfinished(holder)
 
-    async def _acquire(self, holder: KeyLockHolder) -> Stale | NotAcquired | TimeoutError | None:
-        """Wait for the key lock; return None once it is held, or else the reason."""
-        now, origin, limits = self.lease.loop.time, self.origin, self.dependencies.limits
+    async def _acquire(self, holder: KeyLockHolder) -> Acquired | Stale | Failure:
+        """Wait for the key lock of a handler until the lock is due, or until a shutdown."""
+        name, now = holder.key_lock.handler, self.lease.loop.time
         waits_full_time, pause = self._waits_full_time(), FIRST_POLL_SECONDS
-        if waits_full_time:
-            wait_until = now() + limits.handler_timeout_seconds
-        elif isinstance(origin, Request):
-            # Stop before the answer is due, so that the answer can name the reason.
-            wait_until = origin.answer_due - min(0.1, limits.answer_seconds / 10)
-        elif isinstance(origin, Replay):
-            wait_until = now() + limits.answer_seconds
-        else:
-            wait_until = 0.0  # do not wait: defer the event; it is made due when the lock is free
+        due = self._lock_due(waits_full_time)
         while waits_full_time or not self.is_refused:
             try:
                 result = await holder.acquire()
@@ -242,22 +232,37 @@ class Handling:
                     continue
             except StoreError as error:
                 _log.error("cannot acquire a key lock for %s: %s", self.lease.key, error)
-                return NotAcquired(Reason.STORE_UNAVAILABLE)
-            if isinstance(result, Stale):
-                return result
+                return Failure(name, NotAcquired(Reason.STORE_UNAVAILABLE))
             if isinstance(result, Busy):
-                left = wait_until - now()
+                left = due - now()
                 if left <= 0:
                     if waits_full_time:
-                        seconds = limits.handler_timeout_seconds
-                        return TimeoutError(f"another attempt held its key lock for {seconds:g} s")
+                        return self._note_lock_timeout(name)
                     self._waiting = [*(self._waiting or ()), holder]
-                    return NotAcquired(Reason.IN_FLIGHT, holder.busy_seconds(result))
+                    seconds = holder.busy_seconds(result)
+                    return Failure(name, NotAcquired(Reason.IN_FLIGHT, seconds))
                 await asyncio.sleep(min(pause, left))
                 pause = min(2 * pause, LONGEST_POLL_SECONDS)
-            elif holder.is_held:  # else the lease ended while this process was blocked
-                return None
-        return NotAcquired(Reason.SHUTTING_DOWN)
+            elif isinstance(result, Stale) or holder.is_held:
+                return result  # a lock that is not held has expired while this process was blocked
+        return Failure(name, NotAcquired(Reason.SHUTTING_DOWN))
+
+    def _lock_due(self, waits_full_time: bool) -> float:
+        """Return until when to wait for a key lock, in the event loop's time."""
+        now, origin, limits = self.lease.loop.time(), self.origin, self.dependencies.limits
+        if waits_full_time:
+            return now + limits.handler_timeout_seconds
+        if isinstance(origin, Request):
+            # Stop before the answer is due, so that the answer can name the reason.
+            return origin.answer_due - min(0.1, limits.answer_seconds / 10)
+        if isinstance(origin, Replay):
+            return now + limits.answer_seconds
+        return 0.0  # do not wait: defer the event; it is made due when the lock is free
+
+    def _note_lock_timeout(self, handler: str) -> Failure:
+        seconds = self.dependencies.limits.handler_timeout_seconds
+        error = TimeoutError(f"another attempt held its key lock for {seconds:g} s")
+        return self._note_failure(handler, error, 0.0)
 
     def _waits_full_time(self) -> bool:
         """Return whether a handler may spend its whole time limit waiting for its key lock.
