@@ -224,8 +224,8 @@ class Attempt:
                 _log.error("cannot claim %s: %s", self.key, error)
                 await self._abandon(store_failed(error), after_error=True)
                 return None
-            if observers.look_closely and observers.wants(EventClaimed, self.delivery.event_id):
-                observers.notify(EventClaimed(self.delivery, result))
+            if observers.look_closely:
+                observers.notify_of(EventClaimed, self.delivery, result)
             if isinstance(result, Claimed):
                 lease.hold(result, monotonic, now)
                 self.phase = HANDLING
@@ -333,8 +333,8 @@ class Attempt:
 
     def _notify_settled(self, outcome: Outcome) -> None:
         observers = self.dependencies.observers
-        if observers.look_closely and observers.wants(EventSettled, self.delivery.event_id):
-            observers.notify(EventSettled(self.delivery, self.lease.number, outcome))
+        if observers.look_closely:
+            observers.notify_of(EventSettled, self.delivery, self.lease.number, outcome)
 
     def _after_failed_quarantine(self, error: StoreError) -> AfterFailure:
         _log.error("cannot bury %s: %s", self.key, error)

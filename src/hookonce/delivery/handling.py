@@ -122,8 +122,8 @@ class Handling:
             return Failure(name, LeaseLost())
         self.lease.has_begun = True
         arguments = (self.event, self.context(name)) if handler.takes_context else (self.event,)
-        if observers.look_closely and observers.wants(HandlerStarted, delivery.event_id):
-            observers.notify(HandlerStarted(delivery, name, self.lease.number, self.is_replay))
+        if observers.look_closely:
+            observers.notify_of(HandlerStarted, delivery, name, self.lease.number, self.is_replay)
         started = time.perf_counter()  # more precise than uvloop's loop.time()
         try:
             error = await self.calls.call(name, handler.function, handler.is_async, arguments, task)
@@ -143,8 +143,8 @@ class Handling:
         if holder is not None:
             holder.succeed()
             await holder.release(gives_up=lambda: self.lease.is_over)
-        if observers.look_closely and observers.wants(HandlerFinished, delivery.event_id):
-            observers.notify(HandlerFinished(delivery, name, self.lease.number, seconds))
+        if observers.look_closely:
+            observers.notify_of(HandlerFinished, delivery, name, self.lease.number, seconds)
         self._finish(name)
         return None
 
@@ -168,8 +168,7 @@ class Handling:
             _log.info("%s is not run for %s: a newer event has succeeded", handler, self.lease.key)
         else:
             _log.info("%s is not run for %s: it has succeeded already", handler, self.lease.key)
-        if observers.look_closely and observers.wants(HandlerSkipped, delivery.event_id):
-            observers.notify(HandlerSkipped(delivery, handler, self.lease.number, reason))
+        observers.notify_of(HandlerSkipped, delivery, handler, self.lease.number, reason)
         self._finish(handler)
 
     def _finish(self, handler: str) -> None:

@@ -125,8 +125,8 @@ class Pipeline:
             outcome = _NO_SECRETS
         else:
             hints = unverified_hints
-            if observers.look_closely and observers.wants(DeliveryAuthenticated):
-                observers.notify(DeliveryAuthenticated(received, verified, hints))
+            if observers.look_closely:
+                observers.notify_of(DeliveryAuthenticated, received, verified, hints)
             answer_due = started + dependencies.limits.answer_seconds
             event_type, outcome = await self._receive(verified, hints, received.at_unix, answer_due)
             if (outcome is _NO_HANDLER or outcome is _UNKNOWN_TYPE) and not is_backfill:

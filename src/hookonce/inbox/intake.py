@@ -70,8 +70,7 @@ class InboxIntake:
             max_depth=self._settings.max_depth,
             max_bytes=self._settings.max_bytes,
         )
-        if self._dependencies.observers.wants(EventEnqueued, delivery.event_id):
-            self._dependencies.observers.notify(EventEnqueued(delivery, result))
+        self._dependencies.observers.notify_of(EventEnqueued, delivery, result)
         if isinstance(result, Stored):
             self.worker.nudge()
             self._look_for_workers()

@@ -154,8 +154,7 @@ class Worker:
     def _begin(self, fetched: Fetched) -> Coroutine[Any, Any, None] | None:
         """Begin an attempt; return a coroutine to settle the event if it cannot be attempted."""
         claim = fetched.claim
-        if self._dependencies.observers.wants(EventFetched, fetched.delivery.event_id):
-            self._dependencies.observers.notify(EventFetched(fetched.delivery, claim.attempt))
+        self._dependencies.observers.notify_of(EventFetched, fetched.delivery, claim.attempt)
         if self._attempts.adopt(claim):
             # The earlier attempt has lost its lease, but it still runs or is being recorded here.
             _log.warning("%s is still being handled here; no second attempt begins", claim.key)

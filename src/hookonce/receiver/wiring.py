@@ -161,6 +161,5 @@ class Wiring:
             return None
 
     def _note_flush(self, calls: int, seconds: float) -> None:
-        if self.observers.wants(BatchFlushed):
-            store = type(self.settings.store).__name__
-            self.observers.notify(BatchFlushed(store, calls, seconds))
+        store = type(self.settings.store).__name__
+        self.observers.notify_of(BatchFlushed, store, calls, seconds)

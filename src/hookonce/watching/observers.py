@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Iterable
-from typing import Any, TypeAlias, get_type_hints
+from typing import Any, ParamSpec, TypeAlias, get_type_hints
 
 from ..logs import get_logger
 from .records import DeliveryAuthenticated, DeliveryReceived, Observer, is_step
 
 _log = get_logger("hookonce.observation")
+
+P = ParamSpec("P")
 
 _Listener: TypeAlias = tuple[Callable[[Any], object], Container[str] | None]
 """An observer's method, and the ids of the events it is called for; None for all."""
@@ -32,14 +34,14 @@ class Observers:
 
     Attributes:
         look_closely: whether an observer wants more of a delivery than its answer and failures. If
-            not, the pipeline and the attempts need not ask about each record of a success.
+            not, the pipeline and the attempts skip the records of a success.
 
     Raises:
         TypeError: an argument is not an observer; the message says what to do.
     """
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
-        self._listeners: dict[type, list[_Listener]] = {}
+        self._listeners: dict[object, list[_Listener]] = {}
         self.look_closely = False
         for observer in observers:
             self.add(observer)
@@ -62,15 +64,12 @@ class Observers:
             listeners and _is_close(record) for record, listeners in self._listeners.items()
         )
 
-    def wants(self, record: type, event_id: str | None = None) -> bool:
-        """Return whether an observer wants this record; if not, the caller need not create it."""
-        try:
-            for _, events in self._listeners.get(record, ()):
-                if events is None or event_id in events:
-                    return True
-        except Exception:  # noqa: BLE001 - the user's container may raise; `notify` logs it
-            return True
-        return False
+    def notify_of(self, kind: Callable[P, object], *fields: P.args, **named: P.kwargs) -> None:
+        """Create a record of this kind from its fields and pass it on, if an observer wants it."""
+        for _, events in self._listeners.get(kind, ()):
+            if events is None or _may_hold(events, fields[0]):
+                self.notify(kind(*fields, **named))
+                return
 
     def notify(self, record: Any) -> None:
         """Pass a record to every observer that wants it."""
@@ -87,7 +86,15 @@ class Observers:
                 )
 
 
-def _is_close(record: type) -> bool:
+def _may_hold(events: Container[str], delivery: Any) -> bool:
+    """Return whether the container holds the event of a delivery, the first field of its steps."""
+    try:
+        return delivery.event_id in events
+    except Exception:  # noqa: BLE001 - the user's container may raise; `notify` logs the error
+        return True
+
+
+def _is_close(record: Any) -> bool:
     """Return whether every successful delivery makes this kind of record before its answer."""
     return record in {DeliveryReceived, DeliveryAuthenticated} or is_step(record)
 
