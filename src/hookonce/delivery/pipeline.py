@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from http import HTTPStatus
 from typing import Any, Protocol, cast
 
@@ -17,7 +17,6 @@ from ..errors import PayloadError, SecretError, StoreError, VerificationError
 from ..events import Event, UnknownEvent
 from ..logs import get_logger
 from ..outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
-from ..routing.handler import Handler
 from ..stores.time_limit import within
 from ..stores.values import Dead, Delivery, DeliveryKey, Done, EnqueueResult, Full, Stored, Waiting
 from ..verification.headers import DeliveryHints, RawHeaders, header_pairs, read_headers
@@ -28,7 +27,7 @@ from ..watching.records import (
     DeliveryReceived,
     DeliveryRefused,
 )
-from .attempt import Attempt, Ignored, Unhandled, Unreadable
+from .attempt import Attempt, Ignored, Unreadable
 from .attempts import Attempts
 from .dependencies import Dependencies
 from .ignored import IgnoredTypes
@@ -102,7 +101,7 @@ class Pipeline:
         now = asyncio.get_running_loop().time()
         if started is None:
             started = now
-        entered = time.perf_counter()  # more precise than uvloop's loop.time()
+        since = time.perf_counter() - (now - started)  # more precise than uvloop's loop.time()
         dependencies, observers = self._dependencies, self._dependencies.observers
         if not isinstance(headers, list):
             headers = _readable_twice(headers)
@@ -111,79 +110,106 @@ class Pipeline:
         )
         if observers.look_closely:
             observers.notify(received)
-        verified = event_type = hints = refusal = None
         try:
-            signed, unverified_hints = read_headers(headers, self._service)
+            signed, hints = read_headers(headers, self._service)
             verified = self._verifier.verify_parts(body, signed, now=received.at_unix)
         except VerificationError as error:
             # Drop the traceback: it holds this frame, a reference cycle that keeps the body alive.
             refusal = error.with_traceback(None)
             observers.notify(DeliveryRefused(received, refusal))
             outcome = Outcome(error.status_hint, error.reason)
+            return self._answer(received, since, outcome, refusal=refusal)
         except SecretError as error:
             _log.error("no delivery can be verified: %s", error)
-            outcome = _NO_SECRETS
-        else:
-            hints = unverified_hints
-            if observers.look_closely:
-                observers.notify_of(DeliveryAuthenticated, received, verified, hints)
-            answer_due = started + dependencies.limits.answer_seconds
-            event_type, outcome = await self._receive(verified, hints, received.at_unix, answer_due)
-            if (outcome is _NO_HANDLER or outcome is _UNKNOWN_TYPE) and not is_backfill:
-                self._ignored_types.note(event_type or "", verified.timestamp, received.at_unix)
-        seconds = now - started + time.perf_counter() - entered
-        answered = DeliveryAnswered(
-            dependencies.endpoint, outcome, seconds, received, verified, event_type, hints, refusal
-        )
-        observers.notify(answered)
-        return outcome
+            return self._answer(received, since, _NO_SECRETS)
+        if observers.look_closely:
+            observers.notify_of(DeliveryAuthenticated, received, verified, hints)
+        answer_due = started + dependencies.limits.answer_seconds
+        return await self._receive(received, since, verified, hints, answer_due)
 
     async def _receive(
-        self, verified: VerifiedDelivery, hints: DeliveryHints, at: float, answer_due: float
-    ) -> tuple[str | None, Outcome]:
-        """Return the type of the event (None if it cannot be read) and the outcome."""
-        dependencies, attempts = self._dependencies, self._attempts
-        if not attempts.accepting:
-            return None, later(Reason.SHUTTING_DOWN)
-        table, message_id, body = dependencies.handler_table, verified.id, verified.body
-        event = event_type = None
-        handlers: Sequence[Handler] = ()
-        unhandled: Unhandled | None = None
-        fault = ""
+        self,
+        received: DeliveryReceived,
+        since: float,
+        verified: VerifiedDelivery,
+        hints: DeliveryHints,
+        answer_due: float,
+    ) -> Outcome:
+        """Parse a genuine delivery, and return the answer to it."""
+        event, event_type = self._parse(verified), None
+        if isinstance(event, Outcome):
+            outcome = event
+        else:
+            if not isinstance(event, Unreadable):
+                event_type = event.type
+            arrived = Delivery(
+                received.endpoint, verified.id, event_type, received.at_unix, verified.body
+            )
+            origin = Request(answer_due, hints.attempt, verified.timestamp)
+            outcome = await self._outcome(arrived, event, origin)
+        if (outcome is _NO_HANDLER or outcome is _UNKNOWN_TYPE) and not received.is_backfill:
+            self._ignored_types.note(event_type or "", verified.timestamp, received.at_unix)
+        return self._answer(received, since, outcome, verified, event_type, hints)
+
+    def _answer(
+        self,
+        received: DeliveryReceived,
+        since: float,
+        outcome: Outcome,
+        verified: VerifiedDelivery | None = None,
+        event_type: str | None = None,
+        hints: DeliveryHints | None = None,
+        refusal: VerificationError | None = None,
+    ) -> Outcome:
+        """Notify the observers of the answer, and return it."""
+        seconds = time.perf_counter() - since
+        answered = DeliveryAnswered(
+            received.endpoint, outcome, seconds, received, verified, event_type, hints, refusal
+        )
+        self._dependencies.observers.notify(answered)
+        return outcome
+
+    def _parse(self, verified: VerifiedDelivery) -> Event[Any] | Unreadable | Outcome:
+        """Return the event; an outcome if no attempt at it may begin here."""
+        if not self._attempts.accepting:
+            return later(Reason.SHUTTING_DOWN)
         try:
-            event = table.parser.parse(body, message_id)
-            event_type = event.type
-            handlers = table.find(event)
+            return self._dependencies.handler_table.parser.parse(verified.body, verified.id)
         except PayloadError as error:
-            fault = str(error)
+            return Unreadable(str(error))
         except Exception:  # noqa: BLE001 - pydantic cannot build an event class, for example
-            _log.exception("cannot parse deliveries; the first is %s", message_id)
-            return None, BROKEN
-        arrived = Delivery(dependencies.endpoint, message_id, event_type, at, body)
-        if event is None:
+            _log.exception("cannot parse deliveries; the first is %s", verified.id)
+            return BROKEN
+
+    async def _outcome(
+        self, arrived: Delivery, event: Event[Any] | Unreadable, origin: Request
+    ) -> Outcome:
+        """Have a delivery handled, stored or ignored, and return the outcome."""
+        dependencies, attempts = self._dependencies, self._attempts
+        if isinstance(event, Unreadable):
             if not dependencies.store.keeps_bodies:
                 _log.error(
-                    "%s cannot be read, and the store keeps no bodies: %s", arrived.key, fault
+                    "%s cannot be read, and the store keeps no bodies: %s", arrived.key, event.fault
                 )
-                return None, _UNREADABLE
-            unhandled = Unreadable(fault)
-        elif not handlers:
+                return _UNREADABLE
+            attempt = Attempt(dependencies, arrived, origin, unhandled=event)
+        elif handlers := dependencies.handler_table.find(event):
+            if self._intake is not None:
+                return await self._enqueue(self._intake, arrived, origin.answer_due)
+            attempt = Attempt(dependencies, arrived, origin, event, handlers)
+        else:
             ignored = self._ignore(arrived.key, event)
             # At a later attempt, ask the store: a handler of another process may be outstanding.
-            if hints.attempt == 1 or self._intake is not None:
-                return event_type, ignored
-            unhandled = Ignored(ignored)
-        elif self._intake is not None:
-            return event_type, await self._enqueue(self._intake, arrived, answer_due)
-        origin = Request(answer_due, hints.attempt, verified.timestamp)
-        attempt = Attempt(dependencies, arrived, origin, event, handlers, unhandled)
+            if origin.delivery_attempt == 1 or self._intake is not None:
+                return ignored
+            attempt = Attempt(dependencies, arrived, origin, event, unhandled=Ignored(ignored))
         if attempts.find(attempt.key) is None:
             outcome = await attempts.begin(attempt).answer.future
         else:
             outcome = await self._join(attempt)
-        if is_last_delivery(hints.attempt) and outcome.reason is Reason.IN_FLIGHT:
-            await self._keep_in_flight(arrived, redelivered_until(event, verified.timestamp))
-        return event_type, outcome
+        if is_last_delivery(origin.delivery_attempt) and outcome.reason is Reason.IN_FLIGHT:
+            await self._keep_in_flight(arrived, redelivered_until(attempt.event, origin.sent_at))
+        return outcome
 
     async def _join(self, attempt: Attempt) -> Outcome:
         """Wait for the attempt in flight; begin this attempt if the other one fails."""
