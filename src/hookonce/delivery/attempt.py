@@ -205,7 +205,7 @@ class Attempt:
             await self._succeed()
         else:
             await self._fail(report)
-            report.failures.clear()  # an error's traceback may hold this frame: a reference cycle
+            report.failures.clear()  # a reference cycle: see calls.py
 
     async def _claim(self) -> Claimed | None:
         """Return the claim; answer and return None if the event cannot be claimed in time."""

@@ -2,6 +2,12 @@
 
 Async functions run on the event loop, sync functions in a bounded pool of threads. Each exception
 of a function becomes its failure here; other modules decide what follows.
+
+Reference cycles: an exception holds its traceback, and the traceback holds each frame that the
+exception has passed. If a variable of such a frame still holds the exception, only the garbage
+collector frees the two, and the delivery's body with them. So in this package a frame passes an
+exception on without a variable, or deletes the variable, or drops the traceback. Comments at these
+lines refer to this paragraph.
 """
 
 from __future__ import annotations
@@ -27,7 +33,7 @@ THREAD_NAME_PREFIX = "hookonce-handler"
 _CLEAN_UP_SECONDS = 5.0
 
 # The value that a function in a thread returned, or its error. A list carries the pair out of the
-# thread: a future would make a reference cycle through the traceback, which keeps the body alive.
+# thread: a future would make a reference cycle (see above).
 _ValueOrError: TypeAlias = tuple[Any, BaseException | None]
 
 
@@ -100,11 +106,6 @@ class Call:
             )
 
     @property
-    def is_cancelled(self) -> bool:
-        """Whether the task was cancelled, by the function itself or by the time limit."""
-        return self.task is not None and self.task.cancelling() > 0
-
-    @property
     def has_succeeded(self) -> bool:
         """Whether the function ran in a thread and has succeeded."""
         thread = self.thread
@@ -164,10 +165,8 @@ class Calls:
         """
         loop = self._loop
         call = Call(name, task or asyncio.current_task(), loop.time() if is_async else None)
-        del task  # otherwise a traceback of this frame would keep the task alive
+        del task  # a traceback of this frame would keep the task alive
         self.under_way.append(call)
-        # Binding an exception to a name that stays would make a reference cycle that keeps the body
-        # alive.
         try:
             if is_async:
                 result = function(*arguments)
@@ -177,11 +176,8 @@ class Calls:
                     return as_exception(raised)
             if result.__class__ is CoroutineType:
                 result = await result
-            # A wrapper, or a forgotten `await`, may return another awaitable.
-            while result is not None and inspect.isawaitable(result):
-                result = await result
-            if result is not None and _is_only_begun(result):
-                return TypeError("it returned a generator, so none of its code has run")
+            if result is not None:
+                return await _finish(result)
         except asyncio.CancelledError as cancelled:
             if self.is_stopping:
                 raise
@@ -195,9 +191,9 @@ class Calls:
         finally:
             if not self.is_stopping:
                 self.under_way.remove(call)
-                if call.is_cancelled:
+                if call.task is not None and call.task.cancelling():
                     await self._take_back_cancellation(call)
-                call.task = None  # otherwise a traceback would keep the task alive
+                call.task = None  # as for `task` above
         return None
 
     async def _take_back_cancellation(self, call: Call) -> None:
@@ -238,6 +234,15 @@ def _in_this_thread(
         return False
     results.append((result, None))
     return not _is_only_begun(result)
+
+
+async def _finish(result: object) -> TypeError | None:
+    """Await what a wrapper, or a forgotten ``await``, returned; TypeError if it cannot run."""
+    while inspect.isawaitable(result):
+        result = await result
+    if _is_only_begun(result):
+        return TypeError("it returned a generator, so none of its code has run")
+    return None
 
 
 def _is_only_begun(result: object) -> bool:

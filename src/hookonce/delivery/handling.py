@@ -84,7 +84,7 @@ class Handling:
             run = self._run if handlers[0].keyed is None else self._run_with_key_lock
             failure = await run(handlers[0], lease.task)
             failures = [] if failure is None else [failure]
-            del failure  # its traceback holds this frame since Python 3.12: break the cycle
+            del failure  # a reference cycle: see calls.py
         else:
             failures = await self._run_all(handlers)
         if self._stale_count and self._stale_count == len(handlers):
@@ -139,7 +139,7 @@ class Handling:
             try:
                 return self._note_failure(name, error, seconds)
             finally:
-                del error  # its traceback holds this frame since Python 3.12: break the cycle
+                del error  # a reference cycle: see calls.py
         if holder is not None:
             holder.succeed()
             await holder.release(gives_up=lambda: self.lease.is_over)
@@ -187,7 +187,7 @@ class Handling:
             key_lock = keyed.key_lock(self.event, self.lease.delivery.endpoint, name)
         except BaseException as raised:  # noqa: BLE001 - an error of the key function is a failure of the handler
             self.lease.has_begun = True
-            # Binding the failure to a name would make a reference cycle that keeps the body alive.
+            # Bind the failure to no name: a reference cycle, see calls.py.
             return self._note_failure(
                 name, as_exception(raised), 0.0, "while its key was asked for"
             )
@@ -316,7 +316,7 @@ class Handling:
             raised = await self.calls.call("on_error", hook.function, hook.is_async, arguments)
             if raised is not None:
                 _log.error("an on_error function failed", exc_info=raised)
-            del raised  # the traceback may hold this frame: a reference cycle
+            del raised  # a reference cycle: see calls.py
 
     def context(self, handler: str) -> Context:
         """Return the context that a handler receives."""

@@ -114,8 +114,7 @@ class Pipeline:
             signed, hints = read_headers(headers, self._service)
             verified = self._verifier.verify_parts(body, signed, now=received.at_unix)
         except VerificationError as error:
-            # Drop the traceback: it holds this frame, a reference cycle that keeps the body alive.
-            refusal = error.with_traceback(None)
+            refusal = error.with_traceback(None)  # a reference cycle: see calls.py
             observers.notify(DeliveryRefused(received, refusal))
             outcome = Outcome(error.status_hint, error.reason)
             return self._answer(received, since, outcome, refusal=refusal)
