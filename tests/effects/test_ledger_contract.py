@@ -69,7 +69,7 @@ class TakesBegunForDone(SQLiteLedger):
     """A ledger whose row says from the beginning that the effect is done."""
 
     def insert(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
-        statement = "INSERT INTO hookonce_effects VALUES (?, ?, ?, 1) ON CONFLICT DO NOTHING"
+        statement = "INSERT INTO hookonce_effects VALUES (?, ?, ?, 1, 0) ON CONFLICT DO NOTHING"
         return transaction.execute(statement, effect).rowcount == 1
 
 

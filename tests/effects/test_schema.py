@@ -20,7 +20,8 @@ from hookonce.effects import django as django_ledger
 from hookonce.effects.sqlalchemy import ledger_tables
 
 COLUMNS = """
-    SELECT table_name, column_name, data_type, character_maximum_length, collation_name, is_nullable
+    SELECT table_name, column_name, data_type, character_maximum_length, collation_name,
+           is_nullable, column_default
     FROM information_schema.columns WHERE table_name LIKE 'hookonce_%' ORDER BY table_name, 1
 """
 INDEXES = "SELECT indexname, indexdef FROM pg_indexes WHERE tablename LIKE 'hookonce_%' ORDER BY 1"
@@ -48,7 +49,7 @@ def test_the_printed_sql_creates_the_tables_of_the_metadata(postgres: PostgresSe
         engine.dispose()
         seen.append((postgres.execute(COLUMNS), postgres.execute(INDEXES)))
     assert seen[0] == seen[1]
-    assert len(seen[0][0]) == 4 + 6
+    assert len(seen[0][0]) == 5 + 7
     assert len(seen[0][1]) == 2 + 2
 
 

@@ -22,8 +22,9 @@ from hookonce.operations.doctor.handlers import ledger_findings
 pytestmark = pytest.mark.anyio
 
 OLD = "CREATE TABLE hookonce_effects (endpoint text, event_id text, recorded_at bigint)"
-NOT_UNIQUE = "CREATE TABLE hookonce_effects (endpoint, event_id, handler, recorded_at)"
+NOT_UNIQUE = "CREATE TABLE hookonce_effects (endpoint, event_id, handler, recorded_at, generation)"
 EFFECTS, WATERMARKS = create_statements("sqlite", TABLE)[::2]  # and their indexes between
+GENERATION = "    generation integer NOT NULL DEFAULT 0,\n"
 NO_KEY = WATERMARKS.replace("PRIMARY KEY (endpoint, handler, resource)", "PRIMARY KEY (created_at)")
 
 
@@ -53,6 +54,14 @@ def book(_: CommentReceived, __: sqlite3.Connection) -> None: ...
         (
             (EFFECTS,),
             "SQLiteLedger cannot.*no such table: hookonce_watermarks.*hookonce ledger sql",
+        ),
+        (
+            (EFFECTS.replace(GENERATION, ""), WATERMARKS),
+            "has no column named generation.*hookonce ledger sql",
+        ),
+        (
+            (EFFECTS, WATERMARKS.replace(GENERATION, "")),
+            "has no column named generation.*hookonce ledger sql",
         ),
         ((EFFECTS, NO_KEY), "does not match any PRIMARY KEY.*hookonce ledger sql"),
     ],

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Connection,
     Engine,
     Index,
+    Integer,
     MetaData,
     String,
     Table,
@@ -44,7 +45,7 @@ from .statements import (
     row_of,
     statements_of,
 )
-from .table import EFFECTS, LENGTHS, TABLE, WATERMARKS, watermarks_table
+from .table import EFFECTS, GENERATION, LENGTHS, TABLE, WATERMARKS, watermarks_table
 
 AsyncSessionT = TypeVar("AsyncSessionT", bound=AsyncSession)
 SessionT = TypeVar("SessionT", bound=Session)
@@ -192,6 +193,7 @@ def _table(metadata: MetaData, name: str, columns: Mapping[str, bool]) -> Table:
             Column(column, _type(column), primary_key=is_key, nullable=False)
             for column, is_key in columns.items()
         ),
+        Column(GENERATION, Integer, nullable=False, server_default=text("0")),
         Index(f"{name}_recorded_at", "recorded_at"),
         mysql_engine="InnoDB",
         sqlite_with_rowid=False,

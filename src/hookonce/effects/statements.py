@@ -11,6 +11,7 @@ from .ledger import Effect, Latest
 from .table import (
     DIALECTS,
     EFFECTS,
+    GENERATION,
     LENGTHS,
     WATERMARKS,
     check_table,
@@ -190,7 +191,9 @@ def _prune(dialect: str, table: str, keys: Sequence[str], placeholders: Sequence
 
 def _values(columns: Iterable[str], placeholders: Sequence[str]) -> str:
     named = list(columns)
-    return f"({', '.join(named)}) VALUES ({', '.join(placeholders[: len(named)])})"
+    # Naming the generation makes the check at the start find tables that lack it.
+    values = (*placeholders[: len(named)], "0")
+    return f"({', '.join((*named, GENERATION))}) VALUES ({', '.join(values)})"
 
 
 def _equal(columns: Sequence[str], placeholders: Sequence[str]) -> str:

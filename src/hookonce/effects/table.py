@@ -31,6 +31,9 @@ WATERMARKS = {
 }
 """The columns of the table of watermarks; True for those of its primary key."""
 
+GENERATION = "generation"
+"""A last column of both tables, which is 0. A later version counts replays on purpose there."""
+
 # PostgreSQL truncates names to 63 bytes, and an index adds 23 bytes to the name of its table:
 # `_watermarks_recorded_at`.
 _NAME = re.compile(r"(?:[A-Za-z_]\w{0,50}\.)?[A-Za-z_]\w{0,39}", re.ASCII)
@@ -82,6 +85,7 @@ def create_statements(dialect: str, table: str) -> tuple[str, ...]:
 def _create(dialect: str, table: str, columns: Mapping[str, bool]) -> tuple[str, ...]:
     index = f"{table.rpartition('.')[2]}_recorded_at"
     lines = [f"{name} {_type(dialect, name)} NOT NULL" for name in columns]
+    lines.append(f"{GENERATION} integer NOT NULL DEFAULT 0")
     lines.append(f"PRIMARY KEY ({', '.join(keys_of(columns))})")
     if dialect == "mysql":  # MySQL has no CREATE INDEX IF NOT EXISTS
         lines.append(f"KEY {index} (recorded_at)")
