@@ -10,9 +10,10 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from ipaddress import ip_network
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -41,6 +42,8 @@ from .supervisor import processes_option, supervised
 
 if TYPE_CHECKING:
     from hookonce.operations.inspector import Inspector
+
+    from .refused import RefusedRequests
 
 
 TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - the variable's name, not a token
@@ -126,6 +129,13 @@ def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
     help="Addresses and networks of trusted proxies, separated by commas; * trusts every client.",
 )
 @click.option(
+    "--save-refused",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Save refused requests in this folder, for hookonce verify --request: the last 100, of 20"
+    " MiB at most. Only this user can read them.",
+)
+@click.option(
     "--reload",
     is_flag=True,
     help="Development: restart when a Python file in this folder changes.",
@@ -147,6 +157,7 @@ def serve(
     processes: int,
     proxy_headers: bool,
     forwarded_allow_ips: str,
+    save_refused: Path | None,
     reload: bool,
     log_level: str,
     log_format: str,
@@ -174,6 +185,7 @@ def serve(
         _restart_at_changes()
         return
     start_logging(log_level, log_format, every_traceback=log_tracebacks)
+    refused = None if save_refused is None else _refused_requests(save_refused)
     listeners, member = None, None
     if processes > 1:
         _check_shared(with_inspector=with_inspector, with_metrics=metrics)
@@ -193,6 +205,10 @@ def serve(
         # Report a failure in one line; the server would print a traceback.
         run(_open_once(one))
     app = _app_of(loaded, path, inspector, with_metrics=metrics)
+    if refused is not None:
+        app = refused.around(app)
+        for one in targets:
+            one.observe(refused)
     connections = Connections(
         max_connections, idle_seconds=idle_seconds, refuse=_refusing(targets[0])
     )
@@ -229,7 +245,8 @@ def serve(
     )
     # At a signal uvicorn shuts down, then raises the same signal again. Ignore the second signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    with suppress(KeyboardInterrupt, SystemExit):  # SystemExit: the port is taken
+    # SystemExit: the port is taken
+    with refused or nullcontext(), suppress(KeyboardInterrupt, SystemExit):
         server.run(listeners)
     if not server.started:
         sys.exit(Status.CANNOT_BEGIN)
@@ -317,6 +334,14 @@ def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
             "--metrics with --processes needs a folder to share; set PROMETHEUS_MULTIPROC_DIR to an"
             " empty one"
         )
+
+
+def _refused_requests(folder: Path) -> RefusedRequests:
+    try:
+        from .refused import RefusedRequests  # noqa: PLC0415 - it needs fcntl, which Windows lacks
+    except ImportError:
+        raise CannotBegin("--save-refused needs fcntl, which this system lacks") from None
+    return RefusedRequests(folder)
 
 
 def _own_name(host: str) -> str:

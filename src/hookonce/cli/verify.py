@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
@@ -17,14 +15,10 @@ from .durations import Duration
 from .loading import secrets_option, unchecked_secrets
 from .numbers import FiniteRange
 from .output import Output, json_option
+from .saved import Refused, SavedRequest, header_lines
 from .statuses import Status
 
 _file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
-
-
-class _Saved(NamedTuple):
-    body: bytes
-    headers: list[tuple[bytes, bytes]]
 
 
 @click.command()
@@ -32,13 +26,19 @@ class _Saved(NamedTuple):
     "--request",
     "request_file",
     type=_file,
-    help="A saved HTTP request: request line, headers, blank line, body. - for standard input.",
+    help="A saved HTTP request: request line, headers, blank line, body; for example a file of"
+    " hookonce serve --save-refused. - for standard input.",
 )
 @click.option(
     "--headers", "headers_file", type=_file, help="A file of headers, one 'Name: value' a line."
 )
 @click.option("--body", "body_file", type=_file, help="The raw body. - for standard input.")
-@click.option("--now", type=FiniteRange(), help="The Unix time at which the delivery arrived.")
+@click.option(
+    "--now",
+    type=FiniteRange(),
+    help="The Unix time at which the delivery arrived. By default the time in a file of hookonce"
+    " serve --save-refused, else the current time.",
+)
 @click.option(
     "--tolerance",
     default=f"{TOLERANCE_SECONDS:g}s",
@@ -71,6 +71,12 @@ def verify(
     For example: hookonce verify --headers headers.txt --body body.json
     """
     saved = _read(request_file, headers_file, body_file)
+    output, refused = Output(as_json=as_json), saved.refused
+    if refused is not None and not refused.has_body:
+        _print_refusal(output, refused.reason, [_without_body(refused)])
+        raise SystemExit(Status.FOUND)
+    if now is None and refused is not None:
+        now = refused.received_unix
     secrets = unchecked_secrets(secrets_file)
     found = diagnose(
         saved.body,
@@ -80,39 +86,49 @@ def verify(
         now=now,
         tolerance=tolerance,
     )
-    output, delivery = Output(as_json=as_json), found.delivery
+    delivery = found.delivery
     findings = [{"cause": one.cause, "fix": one.fix} for one in found.explanations]
     if delivery is None:
-        record = {"genuine": False, "reason": found.refusal, "findings": findings}
-        output.record(record, f"refused: {found.refusal}", "red")
-    else:
-        output.record(
-            {
-                "genuine": True,
-                "id": delivery.id,
-                "timestamp": delivery.timestamp,
-                "skew_seconds": delivery.skew,
-                "secret_index": delivery.secret_index,
-                "signatures": delivery.signature_count,
-                "findings": findings,
-            },
-            f"genuine: {delivery.id}, signed {delivery.skew:.0f} s before, with secret"
-            f" {delivery.secret_index + 1} of {len(secrets)}",
-            "green",
-        )
+        _print_refusal(output, str(found.refusal), findings)
+        is_usable = any(fault_among([secret], "") is None for secret in secrets)
+        raise SystemExit(Status.FOUND if is_usable else Status.CANNOT_BEGIN)
+    output.record(
+        {
+            "genuine": True,
+            "id": delivery.id,
+            "timestamp": delivery.timestamp,
+            "skew_seconds": delivery.skew,
+            "secret_index": delivery.secret_index,
+            "signatures": delivery.signature_count,
+            "findings": findings,
+        },
+        f"genuine: {delivery.id}, signed {delivery.skew:.0f} s before, with secret"
+        f" {delivery.secret_index + 1} of {len(secrets)}",
+        "green",
+    )
+    _print_findings(output, findings)
+
+
+def _print_refusal(output: Output, reason: str, findings: list[dict[str, str]]) -> None:
+    record = {"genuine": False, "reason": reason, "findings": findings}
+    output.record(record, f"refused: {reason}", "red")
+    _print_findings(output, findings)
+
+
+def _print_findings(output: Output, findings: list[dict[str, str]]) -> None:
     for finding in findings:
         output.say(f"- {finding['cause']}")
         output.say(f"  {finding['fix']}", "dim")
-    if delivery is None:
-        is_usable = any(fault_among([secret], "") is None for secret in secrets)
-        raise SystemExit(Status.FOUND if is_usable else Status.CANNOT_BEGIN)
 
 
-def _read(request: Path | None, headers: Path | None, body: Path | None) -> _Saved:
+def _read(request: Path | None, headers: Path | None, body: Path | None) -> SavedRequest:
     if request is not None and headers is None and body is None:
-        return _split_request(_bytes(request))
+        try:
+            return SavedRequest.parse(_bytes(request))
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
     if request is None and headers is not None and body is not None and headers != body:
-        return _Saved(_bytes(body), _header_lines(_bytes(headers)))
+        return SavedRequest(_bytes(body), header_lines(_bytes(headers)))
     raise click.UsageError("give either --request, or both --headers and --body")
 
 
@@ -120,18 +136,9 @@ def _bytes(path: Path) -> bytes:
     return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
 
 
-def _split_request(raw: bytes) -> _Saved:
-    found = re.search(rb"\r?\n\r?\n", raw)
-    if found is None:
-        raise click.UsageError("the saved request has no blank line between headers and body")
-    return _Saved(raw[found.end() :], _header_lines(raw[: found.start()]))
-
-
-def _header_lines(raw: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the headers from lines of ``Name: value``; skip the request line."""
-    pairs = []
-    for line in raw.splitlines():
-        name, colon, value = line.partition(b":")
-        if colon and b" " not in name.strip():
-            pairs.append((name.strip(), value.strip()))
-    return pairs
+def _without_body(refused: Refused) -> dict[str, str]:
+    return {
+        "cause": f"The receiver answered {refused.status}, and the body was not saved: it was not"
+        " read, or it is too large to save. So no signature can be checked.",
+        "fix": f"Look up {refused.reason} with: hookonce guide troubleshooting.",
+    }
