@@ -38,6 +38,7 @@ LONG = {
     "interface.md": "3 s",
     "stores.md": "8 s",
     "testing.md": "4 s",
+    "troubleshooting.md": "3 s",
 }
 """The pages that show many commands, and what that costs."""
 
