@@ -1,5 +1,6 @@
 """When only refused deliveries arrive, the receiver warns, and stays ready."""
 
+import re
 import time
 from datetime import timedelta
 from typing import Any
@@ -47,9 +48,36 @@ async def test_twenty_refused_deliveries_are_a_warning_that_names_reason_and_tim
     [warning] = await warnings_of(receiver)
     assert "the last 20 deliveries were refused since" in warning
     assert "the last reason is no_matching_signature" in warning
+    assert "; configure the endpoint's current secret" in warning
     readiness = await receiver.check()
     assert readiness.refused is not None
     assert readiness.refused.since == utc(virtual_clock() - 20 * 60)
+
+
+@pytest.mark.parametrize(("hours", "words"), [(1, "behind"), (-1, "ahead of")])
+async def test_a_wrong_clock_is_named_with_its_distance(
+    hours: int, words: str, receiver: Receiver, webhook_secret: str
+) -> None:
+    for _ in range(20):
+        skew = time.time() - receiver.clock() - hours * 3600
+        request = signed_request(make_event(CommentReceived), webhook_secret, skew=skew)
+        assert (await receiver.handle(request.body, request.headers)).status == 401
+    [warning] = await warnings_of(receiver)
+    named = re.search(rf"this machine's clock is {words} the sender's by (\d+) s; sync", warning)
+    assert named is not None, warning
+    assert abs(int(named[1]) - 3600) < 60
+
+
+async def test_missing_headers_are_blamed_on_a_proxy(
+    receiver: Receiver, webhook_secret: str
+) -> None:
+    for _ in range(20):
+        request = signed_request(make_event(CommentReceived), webhook_secret)
+        headers = {name: text for name, text in request.headers.items() if name != "webhook-id"}
+        assert (await receiver.handle(request.body, headers)).status == 400
+    [warning] = await warnings_of(receiver)
+    assert "the last reason is missing_id" in warning
+    assert warning.endswith("; let it pass every webhook-* header on unchanged")
 
 
 @pytest.mark.parametrize("event", [CommentReceived, WebhookTest])
@@ -90,3 +118,10 @@ async def test_a_test_of_the_doctor_does_not_end_the_warning(
     request = signed_request(test.body, webhook_secret, skew=skew)
     assert (await receiver.handle(request.body, request.headers)).status == 200
     assert await warnings_of(receiver)
+
+
+async def test_a_forged_test_of_the_doctor_does_not_count(receiver: Receiver) -> None:
+    for _ in range(25):
+        test = TestDelivery.new(new_secret(), None).genuine()
+        assert (await receiver.handle(test.body, test.headers)).status == 401
+    assert (await receiver.check()).refused is None

@@ -70,6 +70,10 @@ async def test_with_the_old_secret_alone_the_time_left_of_the_rotation_is_logged
         assert "24.0 h left" in caplog.text
         await service.advance(hours=18)
         assert "6.0 h left" in await warnings_of(receiver)
+        await service.advance(hours=7)
+        ended = await warnings_of(receiver)
+        assert "the sender's secret was rotated, which ended by" in ended
+        assert ended.endswith("; configure the new secret now")
 
 
 async def test_with_both_secrets_a_rotation_needs_no_warning(

@@ -83,24 +83,25 @@ def doctor(
             found = [("", [subjects])]
         else:
             # Ask before the test deliveries, because they change what /readyz reports.
-            ready = [] if url is None else _readiness_findings(url, health_url)
+            said = None if url is None else _ask_readiness(url, health_url)
             found = asyncio.run(_examine(subjects, url, host))
             found[0][1].extend(endpoint_findings(subjects))
             found[0][1].extend(router_findings(target.partition(":")[0]))
-            found[0][1].extend(ready)
+            if said is not None:
+                known = [finding for _, findings in found for finding in findings]
+                found[0][1].extend(readiness_findings(*said, known))
     counts = _show(found, output)
     if counts[Level.FAULT]:
         end_with_its_threads("the doctor only ran tests")
         raise SystemExit(Status.FOUND)
 
 
-def _readiness_findings(url: str, health_url: str | None) -> list[Finding]:
-    """Return the findings about a running server's ``/readyz``."""
+def _ask_readiness(url: str, health_url: str | None) -> tuple[str, object]:
+    """Return the URL of a running server's ``/readyz``, and its answer; None without an answer."""
     health_url = health_url or urlsplit(url)._replace(path="/readyz", query="").geturl()
-    said: object = None
     with contextlib.suppress(httpx2.HTTPError, httpx2.InvalidURL, ValueError):
-        said = ask(health_url).json()
-    return readiness_findings(health_url, said)
+        return health_url, ask(health_url).json()
+    return health_url, None
 
 
 def _host_of(url: str | None) -> str:

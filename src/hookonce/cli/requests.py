@@ -130,14 +130,22 @@ class RequestLog:
             )
         if not places:
             if places is self._misdirected:
-                hint = f"; deliveries go to {self._delivery_paths}" if self._delivery_paths else ""
-                _log.warning("a delivery did not reach a receiver: %s%s", place, hint)
+                _log.warning("a delivery did not reach a receiver: %s%s", place, self._hint(place))
             else:
                 _log.info("a request to an unknown path: %s", place)
             places[place] = 0
         elif place not in places and len(places) >= _MOST_PLACES:
             place = next(reversed(places))
         places[place] += 1
+
+    def _hint(self, place: _Place) -> str:
+        """Return what to do about a delivery that did not reach a receiver."""
+        if 300 <= place.status < 400:
+            return (
+                ", and the sender follows no redirect; exempt the path from redirects (instead of a"
+                " Mount, use receiver.routes(path)), or register the target as the endpoint's URL"
+            )
+        return f"; deliveries go to {self._delivery_paths}" if self._delivery_paths else ""
 
     def _summarise(self) -> None:
         """Log the counts of the period that ends now, and start the next period."""

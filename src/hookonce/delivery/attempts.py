@@ -27,7 +27,7 @@ _BLOCK_WARNING_SECONDS = 600.0
 _MOST_CLOSES = 20
 
 _BLOCKED = (
-    "has blocked the event loop for {:.2f} s, and so every other delivery and all leases: let it"
+    "has blocked the event loop for {:.2f} s, and so every other delivery and all leases; let it"
     " await, or make it a plain function, which runs in a thread"
 )
 

@@ -159,7 +159,11 @@ def check_size(size: int, most: int) -> None:
         RefusedError: 413, the body is too large.
     """
     if size > most:
-        _log.warning("refused a body of more than %d bytes", most)
+        _log.warning(
+            "refused a body of more than %d bytes; if the sender's events are larger, raise"
+            " Limits(body_bytes=…)",
+            most,
+        )
         raise RefusedError(TOO_LARGE)
 
 

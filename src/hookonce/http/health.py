@@ -36,8 +36,9 @@ class Readiness:
     """Whether a receiver can accept deliveries.
 
     Attributes:
-        problems: the reasons why it cannot.
-        warnings: faults that an operator should repair, though deliveries are accepted.
+        problems: the reasons why it cannot, each as "problem; fix" if a fix is known.
+        warnings: faults that an operator should repair, though deliveries are accepted; each as
+            "problem; fix" if a fix is known.
         secrets: the fingerprints of the current secrets, newest first.
         refused: the refused deliveries since the last genuine one; None after a genuine one.
         without_workers: those of the warnings that say that no separate worker handles an inbox.
@@ -125,8 +126,9 @@ class ReadinessCheck:
         limits, store = self._dependencies.limits, self._store
         if overdue := self._attempts.overdue:
             problems.append(
-                f"handlers beyond their time limit: {len(overdue)} ({', '.join(overdue)}); they"
-                f" keep their events, and each sync handler keeps one of {limits.threads} threads"
+                f"handlers beyond their time limit: {len(overdue)} ({', '.join(overdue)}). They"
+                f" keep their events, and each sync handler keeps one of {limits.threads} threads;"
+                " give the calls in these handlers a time limit, and restart this process"
             )
         if (problem := self._store_problem()) is not None:
             problems.append(problem)
@@ -147,7 +149,7 @@ class ReadinessCheck:
                     problems.append(problem)
         except StoreError as error:
             _log.warning("not ready: %s", error)
-            problems.append("the store does not work; the log says why")
+            problems.append(f"the store does not work: {error}")
         except SecretError as error:
             problems.append(f"no delivery can be verified: {error}")
         return Readiness(tuple(problems), warnings, fingerprints, self._refusals(), without_workers)
@@ -183,6 +185,7 @@ def _details(readiness: Readiness) -> dict[str, object]:
             "since": moment_text(refused.since_unix),
             "count": refused.deliveries,
             "reason": refused.reason,
+            "warning": refused.warning,
         }
     return details
 

@@ -124,7 +124,8 @@ def _described(streak: FailureStreak, now: float) -> str:
     )
     return (
         f"every delivery has failed for {streak.hours(now):.0f} h ({streak.attempts} attempts"
-        f"{refusals}; the last answer was {streak.last}). The sender disables an endpoint after"
-        f" {DISABLING_SECONDS / 3600:.0f} h and {DISABLING_FAILURES} failed attempts,"
-        f" that is from {moment_text(streak.since_unix + DISABLING_SECONDS)} on"
+        f"{refusals}), and the last answer was {streak.last}. The sender disables an endpoint after"
+        f" {DISABLING_SECONDS / 3600:.0f} h and {DISABLING_FAILURES} failed attempts, that is from"
+        f" {moment_text(streak.since_unix + DISABLING_SECONDS)} on; repair the cause of that answer"
+        " before then"
     )

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ..clock import Clock, moment_text, utc
+from ..errors import Refusal
 from .records import DeliveryAnswered
 
 MANY_REFUSED = 20
@@ -18,16 +19,22 @@ FEW_REFUSED = 4
 
 DOCTOR_ID = "evt_doctor_"
 """The first part of the ids of the doctor's tests. They are signed with the secret that is
-configured here, so they prove nothing about the sender's."""
+configured here, or forged on purpose, so they prove nothing about the sender."""
 
 
-def refusals_text(count: int, since: str, reason: str) -> str:
-    """Return the warning for an operator."""
-    return (
-        f"the last {count} deliveries were refused since {since} and none was genuine; the last"
-        f" reason is {reason}. Compare the secret and the clock with the sender's, unless strangers"
-        " send them"
-    )
+_HEADERS = "a proxy drops or changes headers; let it pass every webhook-* header on unchanged"
+_EXPLAINED = {
+    Refusal.NO_MATCHING_SIGNATURE: (
+        "the sender signs with another secret, or a proxy changes the bodies; configure the"
+        " endpoint's current secret (24 hours after a rotation only the new one is valid)"
+    ),
+    Refusal.TIMESTAMP_TOO_OLD: (
+        "this machine's clock is ahead of the sender's{by}; synchronise it with NTP"
+    ),
+    Refusal.TIMESTAMP_TOO_NEW: (
+        "this machine's clock is behind the sender's{by}; synchronise it with NTP"
+    ),
+}
 
 
 class Refusals(NamedTuple):
@@ -37,20 +44,35 @@ class Refusals(NamedTuple):
         since_unix: when the first of them was refused, in Unix seconds.
         deliveries: how many were refused.
         reason: the reason of the last refusal, for example ``no_matching_signature``.
+        skew: for a last timestamp outside the tolerance, our clock minus it in seconds.
     """
 
     since_unix: float
     deliveries: int
     reason: str
+    skew: float | None = None
 
     @property
     def since(self) -> datetime:
         """When the first of these deliveries was refused, as an aware UTC ``datetime``."""
         return utc(self.since_unix)
 
+    @property
+    def warning(self) -> str:
+        """The warning for an operator, as "problem; fix"."""
+        by = "" if self.skew is None else f" by {abs(self.skew):.0f} s"
+        explained = _EXPLAINED.get(Refusal(self.reason), _HEADERS).format(by=by)
+        return (
+            f"the last {self.deliveries} deliveries were refused since"
+            f" {moment_text(self.since_unix)} and none was genuine; the last reason is"
+            f" {self.reason}, so either strangers send them, or {explained}"
+        )
+
 
 class RefusalWatch:
     """Counts the refused deliveries since the last genuine one.
+
+    The doctor's tests do not count: the same secret has signed or forged them.
 
     Args:
         clock: Unix time in seconds.
@@ -65,9 +87,15 @@ class RefusalWatch:
 
     def note(self, record: DeliveryAnswered) -> None:
         """Count a refusal; a genuine delivery of the sender resets the count."""
-        if record.refusal is not None:
-            since, count, _ = self.current or Refusals(self._clock(), 0, "")
-            self.current = Refusals(since, count + 1, str(record.refusal.reason))
+        refusal = record.refusal
+        if refusal is not None:
+            headers = record.headers
+            if headers is not None and headers.message_id.startswith(DOCTOR_ID):
+                return
+            now = self.current or Refusals(self._clock(), 0, "")
+            self.current = Refusals(
+                now.since_unix, now.deliveries + 1, str(refusal.reason), refusal.skew
+            )
         elif record.verified is not None and not record.verified.id.startswith(DOCTOR_ID):
             self.current = None
 
@@ -75,5 +103,4 @@ class RefusalWatch:
         """Return the warning if at least 20 deliveries were refused and none was genuine."""
         if self.current is None or self.current.deliveries < MANY_REFUSED:
             return ()
-        since, count, reason = self.current
-        return (refusals_text(count, moment_text(since), reason),)
+        return (self.current.warning,)

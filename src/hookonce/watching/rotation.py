@@ -149,8 +149,8 @@ class RotationWatch:
         never = f"before {moment_text(self._began)}"
         return tuple(
             f"secret {number} of {len(matched)} last matched"
-            f" {never if when is None else 'at ' + moment_text(when)};"
-            " a rotation takes 24 h, so it can be removed"
+            f" {never if when is None else 'at ' + moment_text(when)}, and a rotation takes 24 h;"
+            " remove it"
             for number, when in enumerate(matched[1:], start=2)
             if now - (when or self._began) > TWO_SIGNATURES_SECONDS + _GRACE_SECONDS
         )
@@ -158,10 +158,16 @@ class RotationWatch:
 
 def _unprepared(rotation: Rotation, now: float) -> str:
     ends = rotation.ends_by.timestamp()
+    if now > ends:
+        return (
+            f"the sender's secret was rotated, which ended by {moment_text(ends)}, and only one of"
+            " the two secrets is configured here. If that is the old secret, every delivery is"
+            " refused; configure the new secret now"
+        )
     return (
         "the secret is being rotated: deliveries carry two signatures, and only one of the two"
         " secrets is configured here. If that is the old secret, every delivery will be refused"
-        f" after {moment_text(ends)} at the latest ({max(0.0, ends - now) / 3600:.1f} h left):"
+        f" after {moment_text(ends)} at the latest ({(ends - now) / 3600:.1f} h left);"
         " configure the new secret before then"
     )
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from ...watching.refusals import FEW_REFUSED, MANY_REFUSED, refusals_text
-from .findings import Finding, fault, fine, note, warning
+from collections.abc import Sequence
+
+from ...watching.refusals import FEW_REFUSED, MANY_REFUSED
+from .findings import Finding, Level, fault, fine, note
 
 _CHECK = "url.readyz"
-_FIX = "look it up in `hookonce guide operations`"
+_NO_FIX = "correct what it names: `hookonce guide troubleshooting`"
 
 
-def readiness_findings(url: str, said: object) -> list[Finding]:
+def readiness_findings(url: str, said: object, known: Sequence[Finding] = ()) -> list[Finding]:
     """Return a fault for each problem of ``/readyz``, and a warning for each warning.
 
     Args:
         url: the URL of ``/readyz``.
         said: its answer, read as JSON; None if there was no such answer.
+        known: the findings of other checks, which are not repeated.
     """
     if not isinstance(said, dict) or not isinstance(said.get("ready"), bool):
         found = f"{url} does not say whether the server is ready, so its warnings are unknown here"
@@ -25,10 +28,18 @@ def readiness_findings(url: str, said: object) -> list[Finding]:
         if said["ready"]:
             return [note(_CHECK, "the server is ready, but does not show its warnings", fix)]
         return [fault(_CHECK, "the server is not ready, and does not show why", fix)]
-    findings = [fault(_CHECK, str(text), _FIX) for text in said["problems"]]
-    findings += [warning(_CHECK, str(text), _FIX) for text in said["warnings"]]
+    findings = [_finding(Level.FAULT, text) for text in said["problems"]]
+    findings += [_finding(Level.WARNING, text) for text in said["warnings"]]
     refused = said.get("refused")
     if refused is not None and FEW_REFUSED <= refused["count"] < MANY_REFUSED:
-        text = refusals_text(refused["count"], refused["since"], refused["reason"])
-        findings.append(warning(_CHECK, text, _FIX))
-    return findings or [fine(_CHECK, "the server is ready, and warns of nothing")]
+        findings.append(_finding(Level.WARNING, refused["warning"]))
+    if not findings:
+        return [fine(_CHECK, "the server is ready, and warns of nothing")]
+    told = {(one.found, one.fix) for one in known}
+    return [one for one in findings if (one.found, one.fix) not in told]
+
+
+def _finding(level: Level, text: str) -> Finding:
+    """Return the finding for a text of ``/readyz``: "problem; fix", or only the problem."""
+    found, _, fix = text.rpartition("; ")
+    return Finding(_CHECK, level, found or text, fix if found else _NO_FIX)
