@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import apsw
 from support.waiting import until
 
 from .bench import Bench, Figures, bench
@@ -111,11 +113,12 @@ async def _stall(on: Bench, member: Member) -> None:
 
     try:
         await until(has_begun, what="the worker has begun something")
-        # Between two extensions of its lease: a process stopped within a transaction of SQLite
-        # would keep all others from writing until it goes on.
-        await asyncio.sleep(0.1)
-        mine = _open_runs(on.journal(), member.pid)
         on.fleet.stop(member)
+        while not _is_writable(on):
+            on.fleet.go_on(member)
+            await asyncio.sleep(0.05)
+            on.fleet.stop(member)
+        mine = _open_runs(on.journal(), member.pid)
         on.figures.faults += 1
         try:
             await sending
@@ -131,6 +134,23 @@ async def _stall(on: Bench, member: Member) -> None:
     finally:
         sending.cancel()
         await asyncio.wait([sending])
+
+
+def _is_writable(on: Bench) -> bool:
+    """Return False while a stopped process is within a transaction of SQLite.
+
+    Such a process would keep all others from writing until it goes on.
+    """
+    path = on.settings.store.removeprefix("sqlite:///")
+    if path == on.settings.store:
+        return True
+    with closing(apsw.Connection(path)) as connection:
+        connection.set_busy_timeout(2_000)
+        try:
+            connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+        except apsw.BusyError:
+            return False
+    return True
 
 
 async def inline_stalls(
