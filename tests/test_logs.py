@@ -253,7 +253,7 @@ async def test_id_and_type_of_a_delivery_are_escaped_in_lines_and_their_parts(
     shown = check(lines)
     assert shown.count("LINE") == shown.count("\n") == 4
     parts = [vars(record) for record in caplog.records if hasattr(record, "event_id")]
-    assert len(parts) == 2
+    assert len(parts) == 4
     assert not unprintable("".join(part["event_id"] + part["type"] for part in parts))
 
 

@@ -47,6 +47,36 @@ def printable(text: str, *, keep: str = "") -> str:
     )
 
 
+def event_fields(
+    endpoint: str,
+    event_id: str | None,
+    event_type: str | None,
+    *,
+    attempt: int | None = None,
+    handler: str | None = None,
+) -> dict[str, object]:
+    """Return the fields (``extra``) that each record about an event has, under the same names.
+
+    A value that is not known is None. Only a record about a handler has the field ``handler``.
+
+    Args:
+        endpoint: the name of the receiving endpoint.
+        event_id: the webhook-id.
+        event_type: the type in the signed body.
+        attempt: the number of the attempt.
+        handler: the name of the handler that the record is about.
+    """
+    fields: dict[str, object] = {
+        "endpoint": endpoint,
+        "event_id": event_id and printable(event_id),
+        "type": event_type and printable(event_type),
+        "attempt": attempt,
+    }
+    if handler is not None:
+        fields["handler"] = printable(handler)
+    return fields
+
+
 def get_logger(name: str) -> logging.Logger:
     """Return a logger by its name in ``LOGGERS``."""
     return _loggers[name]

@@ -1,6 +1,6 @@
 """What goes wrong is a line of the log in fixed words, with the event and what the store said.
 
-An operator looks such a line up in the guide (troubleshooting), and filters by the event's key.
+An operator looks such a line up in the guide (troubleshooting), and filters by its fields.
 """
 
 import asyncio
@@ -31,6 +31,22 @@ LEASE = 0.15
 NO_WORKER = Inbox(embedded=False, max_depth=1)
 
 
+# How a line begins that is about the store, the secrets, the inbox or a registration.
+ABOUT_NO_EVENT = (
+    "the store raised an error",
+    "no delivery can be verified",
+    "the inbox of",
+    "handlers still running",
+    "'",
+)
+
+HANDLER_OF = re.compile(
+    "^(\\w+) has (?:been running|succeeded)|key lock of (\\w+)|waiting for (\\w+),"
+    "|attempt \\d failed: (\\w+): [^;]+; [^;:]+$"
+)
+"""Finds the handler that a line is about, if it is about one handler."""
+
+
 class Lines(logging.Handler):
     """Every line of the log from a warning on, and what it said of an event."""
 
@@ -55,10 +71,18 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def lines() -> Iterator[Lines]:
+    """Return the lines of the log; the test fails if a line about an event lacks a field."""
     handler = Lines()
     logging.getLogger("hookonce").addHandler(handler)
     yield handler
     logging.getLogger("hookonce").removeHandler(handler)
+    for record in handler.records:
+        message, fields = record.getMessage(), vars(record)
+        if not message.startswith(ABOUT_NO_EVENT):
+            assert {"endpoint", "event_id", "type", "attempt"} <= fields.keys(), message
+            assert (fields["event_id"] or "") in message or "handler" in fields, message
+        if (about := HANDLER_OF.search(message)) is not None:
+            assert fields["handler"] in about.groups(), message
 
 
 @pytest.fixture
@@ -428,6 +452,23 @@ class TestWhatIsNotHandled:
             )
         ]
 
+    async def test_a_replay_that_fails_again(self, lines: Lines, tmp_path: Path) -> None:
+        receiver, event = receiver_on(sqlite_url(tmp_path)), comment()
+        handlers = Handlers(receiver, "a", "b")
+        handlers.raises["a"] = Reject("spam")
+        async with receiver:
+            assert answer_of(await deliver(receiver, event)) == (202, "rejected")
+            assert await receiver.idle(5)
+            handlers.raises["a"] = ValueError("no")
+            outcome = await receiver.dead.replay(event.id)
+            assert answer_of(outcome) == (202, "exhausted")
+            assert await receiver.idle(5)
+        record = lines.records[-1]
+        assert record.getMessage().startswith(
+            f"comment.received {event.id} at default: attempt 2 failed: a: ValueError: no; "
+        )
+        assert (vars(record)["handler"], vars(record)["attempt"]) == ("a", 2)
+
     @pytest.mark.parametrize(("names", "said"), [("a", "1 handler"), ("ab", "2 handlers")])
     async def test_what_handlers_fail_at(self, lines: Lines, names: str, said: str) -> None:
         receiver, event = receiver_on(), comment()
@@ -442,16 +483,15 @@ class TestWhatIsNotHandled:
             f"comment.received {event.id} at default: attempt 1 failed: {failures};"
             " the sender delivers it again"
         )
-        assert {
-            name: getattr(record, name)
-            for name in ("event_id", "endpoint", "type", "handler", "attempt")
-        } == {
+        about = {"handler": names} if len(names) == 1 else {"handlers": [*names]}
+        expected = {
             "event_id": event.id,
             "endpoint": "default",
             "type": "comment.received",
-            "handler": ", ".join(names),
             "attempt": 1,
+            **about,
         }
+        assert {name: value for name, value in vars(record).items() if name in expected} == expected
         assert record.exc_info
         group = record.exc_info[1]
         assert isinstance(group, ExceptionGroup)

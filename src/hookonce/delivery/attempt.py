@@ -221,7 +221,7 @@ class Attempt:
                     None if left > limits.store_seconds else store_seconds_within(limits, left),
                 )
             except StoreError as error:
-                _log.error("cannot claim %s: %s", self.key, error)
+                self._log_error("cannot claim %s: %s", error)
                 await self._abandon(store_failed(error), after_error=True)
                 return None
             if observers.look_closely:
@@ -262,7 +262,7 @@ class Attempt:
         try:
             return await self.lease.ask(store.keep(claim, self.delivery, dead_unix=until))
         except StoreError as error:
-            _log.error("could not keep %s for its last attempt: %s", self.key, error)
+            self._log_error("could not keep %s for its last attempt: %s", error)
             return None
 
     async def _quarantine(self, fault: str) -> None:
@@ -272,7 +272,7 @@ class Attempt:
         if ownership is None:
             await self._abandon(later(Reason.STORE_UNAVAILABLE), after_error=True)
         elif ownership is Ownership.HELD:
-            _log.error("%s cannot be read, and is a dead letter now: %s", self.key, fault)
+            self._log_error("%s cannot be read, and is a dead letter now: %s", fault)
 
     async def _succeed(self) -> None:
         """Have the store record the success, and answer.
@@ -337,7 +337,7 @@ class Attempt:
             observers.notify_of(EventSettled, self.delivery, self.lease.number, outcome)
 
     def _after_failed_quarantine(self, error: StoreError) -> AfterFailure:
-        _log.error("cannot bury %s: %s", self.key, error)
+        self._log_error("cannot bury %s: %s", error)
         return AfterFailure.GIVE_UP  # the event is released: the sender's next attempt claims it
 
     def _after_unrecorded(self, error: StoreError) -> AfterFailure:
@@ -346,14 +346,13 @@ class Attempt:
         self.answer.give(outcome)
         if self.lease.is_over and self.has_the_event:
             if self.has_succeeded:
-                _log.error(
+                self._log_error(
                     "%s is handled, but that could not be recorded while its lease lived; until it"
                     " is, another process would handle a further delivery of it again: %s",
-                    self.key,
                     error,
                 )
             else:
-                _log.error("could not settle %s; its lease runs out: %s", self.key, error)
+                self._log_error("could not settle %s; its lease runs out: %s", error)
                 self._notify_settled(outcome)
             self.lease.leave_unrecorded()
             self.leave(LATE)
@@ -362,7 +361,7 @@ class Attempt:
     def _after_failed_release(self, error: StoreError) -> AfterFailure:
         if not self.lease.is_over:
             return AfterFailure.REPEAT
-        _log.error("could not release %s; its lease will run out: %s", self.key, error)
+        self._log_error("could not release %s; its lease will run out: %s", error)
         return AfterFailure.GIVE_UP
 
     async def _abandon(self, outcome: Outcome, *, after_error: bool = False) -> None:
@@ -388,10 +387,9 @@ class Attempt:
     ) -> None:
         """Log the failures, and call the error hooks."""
         if report.absent:
-            _log.error(
+            self._log_error(
                 "%s still needs handlers that are not registered here; a process that has them must"
                 " handle it: %s",
-                self.key,
                 ", ".join(sorted(report.absent)),
             )
         # A `Retry` counts as a failure only if the event becomes a dead letter.
@@ -403,14 +401,14 @@ class Attempt:
             f"{count} handler{'s' if count > 1 else ''} of {self.event.type} failed",
             [failure.error for failure in failures],
         )
-        names = ", ".join(failure.handler for failure in failures)
+        names = [failure.handler for failure in failures]
         is_wanted = all(isinstance(failure.error, Reject | Retry) for failure in failures)
         then = what_follows(settlement) if ownership is Ownership.HELD else _NOT_SETTLED
         log_failed_attempt(
             self.delivery, number, names, report.describe(), then, None if is_wanted else group
         )
         if hooks := self.dependencies.handler_table.error_hooks:
-            await self.handling.call_hooks(hooks, group, names)
+            await self.handling.call_hooks(hooks, group, ", ".join(names))
 
     def enforce_limits(self, now: float) -> None:
         """Do what is due: extend the lease, answer a late request, cancel late handlers."""
@@ -419,7 +417,7 @@ class Attempt:
             self.answer.due = inf
             still_running = later(Reason.STILL_RUNNING)
             self.answer.give(self.handling.success if self.has_succeeded else still_running)
-        self.handling.calls.enforce_limits(now)
+        self.handling.calls.enforce_limits(now, self.lease.log_fields)
 
     def adopt(self, claim: Claimed) -> bool:
         """Continue under a new claim, which the store granted after this lease was lost.
@@ -462,3 +460,7 @@ class Attempt:
             self.answer.give(later(Reason.SHUTTING_DOWN))
         if self.answer.joined is not None:
             self.answer.wake()
+
+    def _log_error(self, text: str, fault: StoreError | str) -> None:
+        """Log an error; the text has places for the event's key and for the fault."""
+        _log.error(text, self.key, fault, extra=self.lease.log_fields())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ..logs import get_logger
+from ..logs import event_fields, get_logger
 from ..outcome import BROKEN, Outcome, Reason, later
 from ..stores.values import Claimed, DeliveryKey
 from ..watching.loop_monitor import LoopMonitor
@@ -130,7 +130,12 @@ class Attempts:
         except asyncio.CancelledError:
             await attempt.stopped()
         except Exception as error:  # noqa: BLE001 - a request waits for an answer, whatever the error
-            _log.error("an attempt at %s broke off", attempt.key, exc_info=error)
+            _log.error(
+                "an attempt at %s broke off",
+                attempt.key,
+                exc_info=error,
+                extra=attempt.lease.log_fields(),
+            )
             attempt.answer.give(BROKEN)
         attempt.leave()
         self._forget(attempt)
@@ -185,8 +190,13 @@ class Attempts:
         for task, attempt in self._waited_for().items():
             self._given_up.add(task)
             calls = attempt.handling.calls.under_way
-            names = ", ".join(call.name for call in calls) or "the store"
-            _log.error("gave up waiting for %s, which is handling %s", names, attempt.key)
+            names = [call.name for call in calls]
+            _log.error(
+                "gave up waiting for %s, which is handling %s",
+                ", ".join(names) or "the store",
+                attempt.key,
+                extra=attempt.lease.log_fields(names[0] if len(names) == 1 else None),
+            )
             for waiting in (*(call.task for call in calls), task):
                 if waiting is not None:
                     _end(waiting)
@@ -257,7 +267,12 @@ class Attempts:
     def _report_block(self, block: LoopBlocked, now: float) -> None:
         """Log and report a handler that has blocked the loop."""
         self._blocked = (block, now)
-        _log.error("the handler %s %s", block.handler, _BLOCKED.format(block.seconds))
+        _log.error(
+            "the handler %s %s",
+            block.handler,
+            _BLOCKED.format(block.seconds),
+            extra=event_fields(block.endpoint, None, None, handler=block.handler),
+        )
         self._dependencies.observers.notify(block)
 
 

@@ -36,6 +36,9 @@ _CLEAN_UP_SECONDS = 5.0
 # thread: a future would make a reference cycle (see above).
 _ValueOrError: TypeAlias = tuple[Any, BaseException | None]
 
+LogFields: TypeAlias = Callable[[str], dict[str, object]]
+"""Returns the fields of a log record about a handler, given the handler's name."""
+
 
 class Threads:
     """The threads of sync handlers, started at the first call.
@@ -81,7 +84,7 @@ class Call:
     is_late: bool = False
     is_overdue: bool = False
 
-    def enforce_limit(self, now: float, seconds: float) -> None:
+    def enforce_limit(self, now: float, seconds: float, log_fields: LogFields) -> None:
         """Cancel the call when its time is over; log a call that does not end then."""
         if self.started is None or now < self.started + seconds or self.is_overdue:
             return
@@ -92,6 +95,7 @@ class Call:
                 " its thread and its event until it ends",
                 self.name,
                 seconds,
+                extra=log_fields(self.name),
             )
         elif not self.is_late and self.task is not None:
             self.is_late = True
@@ -103,6 +107,7 @@ class Call:
                 " keeps its event until it ends: let CancelledError pass",
                 self.name,
                 seconds,
+                extra=log_fields(self.name),
             )
 
     @property
@@ -144,10 +149,10 @@ class Calls:
         self.under_way: list[Call] = []
         self.is_stopping = False
 
-    def enforce_limits(self, now: float) -> None:
+    def enforce_limits(self, now: float, log_fields: LogFields) -> None:
         """Cancel the calls whose time is over; ``now`` is in the event loop's time."""
         for call in self.under_way:
-            call.enforce_limit(now, self._timeout_seconds)
+            call.enforce_limit(now, self._timeout_seconds, log_fields)
 
     async def call(
         self,

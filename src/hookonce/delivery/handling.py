@@ -163,11 +163,15 @@ class Handling:
     def _skip(self, handler: str, reason: SkipReason) -> None:
         """Count a handler as finished without running it."""
         observers, delivery = self.dependencies.observers, self.lease.delivery
-        if reason is SkipReason.STALE:
-            self._stale_count += 1
-            _log.info("%s is not run for %s: a newer event has succeeded", handler, self.lease.key)
-        else:
-            _log.info("%s is not run for %s: it has succeeded already", handler, self.lease.key)
+        is_stale = reason is SkipReason.STALE
+        self._stale_count += is_stale
+        _log.info(
+            "%s is not run for %s: %s",
+            handler,
+            self.lease.key,
+            "a newer event has succeeded" if is_stale else "it has succeeded already",
+            extra=self.lease.log_fields(handler),
+        )
         observers.notify_of(HandlerSkipped, delivery, handler, self.lease.number, reason)
         self._finish(handler)
 
@@ -199,6 +203,8 @@ class Handling:
             key_lock=key_lock,
             watermark=watermark_of(self.event) if keyed.is_latest else None,
             drop_ties=keyed.drop_ties,
+            delivery=self.lease.delivery,
+            attempt=self.lease.number,
             event=self.lease.key if queued else None,
             work=queued.work if queued else None,
         )
@@ -230,7 +236,12 @@ class Handling:
                     await holder.release_once()
                     continue
             except StoreError as error:
-                _log.error("cannot acquire a key lock for %s: %s", self.lease.key, error)
+                _log.error(
+                    "cannot acquire a key lock for %s: %s",
+                    self.lease.key,
+                    error,
+                    extra=self.lease.log_fields(name),
+                )
                 return Failure(name, NotAcquired(Reason.STORE_UNAVAILABLE))
             if isinstance(result, Busy):
                 left = due - now()
@@ -304,7 +315,12 @@ class Handling:
                     await holder.release()
                     await holder.make_due(self.lease.key)
             except StoreError as error:
-                _log.warning("%s waits until a lease ends: %s", self.lease.key, error)
+                _log.warning(
+                    "%s waits until a lease ends: %s",
+                    self.lease.key,
+                    error,
+                    extra=self.lease.log_fields(holder.key_lock.handler),
+                )
 
     async def call_hooks(
         self, hooks: Sequence[ErrorHook], group: ExceptionGroup[Exception], names: str
@@ -315,7 +331,9 @@ class Handling:
             arguments = (group, self.event, context)[: hook.arguments]
             raised = await self.calls.call("on_error", hook.function, hook.is_async, arguments)
             if raised is not None:
-                _log.error("an on_error function failed", exc_info=raised)
+                _log.error(
+                    "an on_error function failed", exc_info=raised, extra=self.lease.log_fields()
+                )
             del raised  # a reference cycle: see calls.py
 
     def context(self, handler: str) -> Context:

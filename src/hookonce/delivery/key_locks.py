@@ -17,19 +17,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..errors import StoreError
-from ..logs import get_logger
+from ..logs import event_fields, get_logger
 from ..stores.protocols import InboxListing
 from ..stores.time_limit import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, within
 from ..stores.values import (
     Acquired,
     AcquireResult,
     Busy,
+    Delivery,
     DeliveryKey,
     KeyLock,
     Token,
     Watermark,
     new_token,
 )
+from ..watching.log import delivery_fields
 from .dependencies import Dependencies
 
 _log = get_logger("hookonce.lease")
@@ -44,6 +46,8 @@ class KeyLockHolder:
         key_lock: which lock.
         watermark: the event's, if the handler skips events that come too late.
         drop_ties: whether another event with the same time makes this one late, too.
+        delivery: what the call handles, for the log; None if the lock is only released.
+        attempt: the number of the attempt, for the log.
         event: the event of the inbox that waits for the lock; None outside an inbox.
         work: set when an event of the inbox was made due.
         is_released: whether the lock has been released, or is about to be.
@@ -54,6 +58,8 @@ class KeyLockHolder:
     key_lock: KeyLock
     watermark: Watermark | None = None
     drop_ties: bool = False
+    delivery: Delivery | None = None
+    attempt: int | None = None
     event: DeliveryKey | None = None
     work: asyncio.Event | None = None
     is_released: bool = False
@@ -96,13 +102,17 @@ class KeyLockHolder:
                 result = await self.acquire()
             except StoreError as error:
                 _log.warning(
-                    "could not extend the key lock of %s: %s", self.key_lock.handler, error
+                    "could not extend the key lock of %s: %s",
+                    self.key_lock.handler,
+                    error,
+                    extra=self._log_fields(),
                 )
                 return
         if not isinstance(result, Acquired):
             _log.error(
                 "the key lock of %s was lost; another attempt may have acquired it",
                 self.key_lock.handler,
+                extra=self._log_fields(),
             )
 
     def succeed(self) -> None:
@@ -142,6 +152,12 @@ class KeyLockHolder:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
+    def _log_fields(self) -> dict[str, object]:
+        handler = self.key_lock.handler
+        if self.delivery is None:
+            return event_fields(self.key_lock.endpoint, None, None, handler=handler)
+        return delivery_fields(self.delivery, self.attempt, handler)
+
     def _log_unreleased(self, error: StoreError) -> None:
         if self.has_unsent_watermark:
             _log.error(
@@ -149,12 +165,14 @@ class KeyLockHolder:
                 " until it is, another process may handle an older event after it: %s",
                 self.key_lock.handler,
                 error,
+                extra=self._log_fields(),
             )
         else:
             _log.error(
                 "could not release the key lock of %s; its lease will run out: %s",
                 self.key_lock.handler,
                 error,
+                extra=self._log_fields(),
             )
 
     async def release_once(self) -> None:
@@ -169,7 +187,10 @@ class KeyLockHolder:
                 next_event = await self._release_and_shift(token, event)
         except StoreError as error:
             _log.warning(
-                "could not make the event due that waits for %s: %s", self.key_lock.handler, error
+                "could not make the event due that waits for %s: %s",
+                self.key_lock.handler,
+                error,
+                extra=self._log_fields(),
             )
 
     async def _release_and_shift(

@@ -20,6 +20,7 @@ from ..stores.time_limit import (
     within,
 )
 from ..stores.values import Claimed, Delivery, DeliveryKey, Ownership
+from ..watching.log import delivery_fields
 from .calls import Call
 from .dependencies import Dependencies
 from .key_locks import KeyLockHolder
@@ -119,6 +120,10 @@ class Lease:
         """The handlers of this process that have not succeeded."""
         return frozenset(handler.name for handler in self.handlers) - self.finished
 
+    def log_fields(self, handler: str | None = None) -> dict[str, object]:
+        """Return the fields of a log record about this attempt; see ``logs.event_fields``."""
+        return delivery_fields(self.delivery, self.number if self.claim else None, handler)
+
     def enforce_limits(self, now: float) -> None:
         """Extend the claim if that is due, and cancel a call that the store answers too late."""
         if now >= self._store_due:
@@ -172,7 +177,9 @@ class Lease:
                 self.dependencies.store.extend(claim, finished, outstanding),
             )
         except StoreError as error:
-            _log.warning("could not extend the lease of %s: %s", self.key, error)
+            _log.warning(
+                "could not extend the lease of %s: %s", self.key, error, extra=self.log_fields()
+            )
             if self.extend_at < inf:
                 again = min(_EXTEND_AGAIN_SECONDS, claim.lease_seconds / 10)
                 self.extend_at = self.loop.time() + again
@@ -181,7 +188,11 @@ class Lease:
             return True  # the attempt has adopted another claim in the meantime
         if ownership is Ownership.LOST:
             if self.extend_at < inf:
-                _log.error("the lease of %s was lost; another attempt may have begun", self.key)
+                _log.error(
+                    "the lease of %s was lost; another attempt may have begun",
+                    self.key,
+                    extra=self.log_fields(),
+                )
             self.extend_at = inf
             return False
         self.sure_until = asked_at.monotonic + claim.lease_seconds

@@ -15,12 +15,13 @@ from typing import Any, Protocol, cast
 
 from ..errors import PayloadError, SecretError, StoreError, VerificationError
 from ..events import Event, UnknownEvent
-from ..logs import get_logger
+from ..logs import event_fields, get_logger
 from ..outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
 from ..stores.time_limit import within
-from ..stores.values import Dead, Delivery, DeliveryKey, Done, EnqueueResult, Full, Stored, Waiting
+from ..stores.values import Dead, Delivery, Done, EnqueueResult, Full, Stored, Waiting
 from ..verification.headers import DeliveryHints, RawHeaders, header_pairs, read_headers
 from ..verification.signature import PartsVerifier, VerifiedDelivery
+from ..watching.log import delivery_fields
 from ..watching.records import (
     DeliveryAnswered,
     DeliveryAuthenticated,
@@ -177,7 +178,11 @@ class Pipeline:
         except PayloadError as error:
             return Unreadable(str(error))
         except Exception:  # noqa: BLE001 - pydantic cannot build an event class, for example
-            _log.exception("cannot parse deliveries; the first is %s", verified.id)
+            _log.exception(
+                "cannot parse deliveries; the first is %s",
+                verified.id,
+                extra=event_fields(self._dependencies.endpoint, verified.id, None),
+            )
             return BROKEN
 
     async def _outcome(
@@ -188,7 +193,10 @@ class Pipeline:
         if isinstance(event, Unreadable):
             if not dependencies.store.keeps_bodies:
                 _log.error(
-                    "%s cannot be read, and the store keeps no bodies: %s", arrived.key, event.fault
+                    "%s cannot be read, and the store keeps no bodies: %s",
+                    arrived.key,
+                    event.fault,
+                    extra=delivery_fields(arrived),
                 )
                 return _UNREADABLE
             attempt = Attempt(dependencies, arrived, origin, unhandled=event)
@@ -197,7 +205,7 @@ class Pipeline:
                 return await self._enqueue(self._intake, arrived, origin.answer_due)
             attempt = Attempt(dependencies, arrived, origin, event, handlers)
         else:
-            ignored = self._ignore(arrived.key, event)
+            ignored = self._ignore(arrived, event)
             # At a later attempt, ask the store: a handler of another process may be outstanding.
             if origin.delivery_attempt == 1 or self._intake is not None:
                 return ignored
@@ -224,14 +232,23 @@ class Pipeline:
                 return later(Reason.SHUTTING_DOWN)
         return await attempts.begin(attempt).answer.future
 
-    def _ignore(self, key: DeliveryKey, event: Event[Any]) -> Outcome:
+    def _ignore(self, arrived: Delivery, event: Event[Any]) -> Outcome:
         """Log an event without a handler, and return the answer to it."""
         if isinstance(event, UnknownEvent):
-            _log.warning("%s is of the unknown type %r; ignored", key, event.type)
+            _log.warning(
+                "%s is of the unknown type %r; ignored",
+                arrived.key,
+                event.type,
+                extra=delivery_fields(arrived),
+            )
             return _UNKNOWN_TYPE
         if event.type not in self._unhandled:
             self._unhandled.add(event.type)  # the set stays small: only types that have a model
-            _log.warning("there is no handler for %s; such events are ignored", event.type)
+            _log.warning(
+                "there is no handler for %s; such events are ignored",
+                event.type,
+                extra=delivery_fields(arrived),
+            )
         return _NO_HANDLER
 
     async def _enqueue(self, intake: Intake, arrived: Delivery, answer_due: float) -> Outcome:
@@ -241,7 +258,7 @@ class Pipeline:
         try:
             result = await within(seconds, intake.enqueue(arrived))
         except StoreError as error:
-            _log.error("cannot store %s: %s", arrived.key, error)
+            _log.error("cannot store %s: %s", arrived.key, error, extra=delivery_fields(arrived))
             return store_failed(error)
         match result:
             case Stored():
@@ -251,7 +268,11 @@ class Pipeline:
             case Dead():
                 return ALREADY_DEAD
             case Full():
-                _log.error("the inbox is full; the sender must deliver %s again", arrived.key)
+                _log.error(
+                    "the inbox is full; the sender must deliver %s again",
+                    arrived.key,
+                    extra=delivery_fields(arrived),
+                )
                 return later(Reason.INBOX_FULL)
 
     async def _keep_in_flight(self, arrived: Delivery, until: float | None) -> None:
@@ -268,7 +289,12 @@ class Pipeline:
         try:
             await within(seconds, store.keep_in_flight(arrived, dead_unix=until))
         except StoreError as error:
-            _log.error("could not keep the last delivery of %s: %s", arrived.key, error)
+            _log.error(
+                "could not keep the last delivery of %s: %s",
+                arrived.key,
+                error,
+                extra=delivery_fields(arrived),
+            )
 
 
 def _readable_twice(headers: RawHeaders) -> RawHeaders:

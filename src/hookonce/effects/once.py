@@ -11,13 +11,13 @@ The step is written once, for async ledgers. ``threads`` runs it on a ledger for
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from enum import Enum
 from typing import Any, Generic, TypeVar, cast
 
 from ..errors import LedgerError
-from ..logs import get_logger
+from ..logs import event_fields, get_logger
 from .database_errors import first_line, is_conflict, sqlstate
 from .ledger import AnyLedger, Effect, Latest, Ledger, WatermarkLedger
 from .threads import on_ledger
@@ -79,6 +79,8 @@ class Once(Generic[T]):
         effect: Effect,
         work: Callable[[T], Awaitable[object]],
         latest: Latest | None = None,
+        *,
+        log_fields: Mapping[str, object] | None = None,
     ) -> Performed:
         """Do the work in a transaction with the effect's row, unless the effect is already done.
 
@@ -87,10 +89,20 @@ class Once(Generic[T]):
 
         A serialization failure or a deadlock is tried again at once, in a new transaction, up to
         five times in all. Any other error rolls back and is raised.
+
+        Args:
+            effect: the row of the ledger.
+            work: changes the user's tables.
+            latest: the condition that the event is the latest of its resource.
+            log_fields: the fields of log records; see ``logs.event_fields``.
         """
+        if log_fields is None:
+            log_fields = event_fields(
+                effect.endpoint, effect.event_id, None, handler=effect.handler
+            )
         for left in reversed(range(_TRIES)):
             try:
-                performed = await self._try(effect, work, latest)
+                performed = await self._try(effect, work, latest, log_fields)
             except Exception as error:
                 if not left or not is_conflict(error):
                     raise
@@ -98,6 +110,7 @@ class Once(Generic[T]):
                     "%s conflicted with another transaction (SQLSTATE %s); trying again",
                     effect.handler,
                     sqlstate(error),
+                    extra=log_fields,
                 )
             else:
                 break
@@ -106,12 +119,17 @@ class Once(Generic[T]):
                 "%s is already done for %s: its row is in the ledger",
                 effect.handler,
                 effect.event_id,
+                extra=log_fields,
             )
         await self._prune_now_and_then()
         return performed
 
     async def _try(
-        self, effect: Effect, work: Callable[[T], Awaitable[object]], latest: Latest | None
+        self,
+        effect: Effect,
+        work: Callable[[T], Awaitable[object]],
+        latest: Latest | None,
+        log_fields: Mapping[str, object],
     ) -> Performed:
         ledger, performed, began = self._ledger, None, 0.0
         try:
@@ -134,7 +152,7 @@ class Once(Generic[T]):
             if (
                 performed is None
                 or is_conflict(error)
-                or not await self._is_committed(effect, error)
+                or not await self._is_committed(effect, error, log_fields)
             ):
                 raise
         seconds = time.perf_counter() - began
@@ -144,10 +162,13 @@ class Once(Generic[T]):
                 " to other services into a separate handler without `within`",
                 effect.handler,
                 seconds,
+                extra=log_fields,
             )
         return performed
 
-    async def _is_committed(self, effect: Effect, lost: Exception) -> bool:
+    async def _is_committed(
+        self, effect: Effect, lost: Exception, log_fields: Mapping[str, object]
+    ) -> bool:
         """Look up on a new connection whether a COMMIT succeeded although its answer was lost.
 
         An insert waits for the old transaction if that has not ended yet; a SELECT would not.
@@ -163,6 +184,7 @@ class Once(Generic[T]):
                 "lost the answer to the COMMIT of %s (%s); its row shows that it was committed",
                 effect.handler,
                 first_line(lost),
+                extra=log_fields,
             )
         return not is_new
 

@@ -22,6 +22,7 @@ from ..logs import get_logger
 from ..stores.protocols import WORKER_SECONDS, Queue
 from ..stores.time_limit import set_within, within
 from ..stores.values import INTERRUPTED, Batch, DeadReason, Fetched, Ownership, Token, new_token
+from ..watching.log import delivery_fields
 from ..watching.records import EventBuried, EventFetched, EventRetried
 from .settings import Inbox
 
@@ -157,7 +158,11 @@ class Worker:
         self._dependencies.observers.notify_of(EventFetched, fetched.delivery, claim.attempt)
         if self._attempts.adopt(claim):
             # The earlier attempt has lost its lease, but it still runs or is being recorded here.
-            _log.warning("%s is still being handled here; no second attempt begins", claim.key)
+            _log.warning(
+                "%s is still being handled here; no second attempt begins",
+                claim.key,
+                extra=_log_fields(fetched),
+            )
             return None
         if claim.attempt > self._settings.max_attempts:
             return self._begin_unless_broken_off(fetched)
@@ -172,7 +177,7 @@ class Worker:
         except PayloadError as error:
             return self._bury(fetched, DeadReason.UNREADABLE, str(error))
         except Exception as error:  # noqa: BLE001 - one event must not hold up the others
-            _log.exception("cannot begin %s", claim.key)
+            _log.exception("cannot begin %s", claim.key, extra=_log_fields(fetched))
             return self._defer(fetched, f"it could not be begun: {type(error).__name__}")
         if not handlers:
             # Another version of the application stored this event, and has a handler for it.
@@ -198,7 +203,7 @@ class Worker:
         try:
             entry = await within(self._dependencies.limits.store_seconds, call)
         except StoreError as error:
-            _log.error("cannot begin %s; its lease will run out: %s", fetched.claim.key, error)
+            _log_error("cannot begin %s; its lease will run out: %s", fetched, error)
             return
         last = entry.history[-1] if entry is not None and entry.history else None
         if last is not None and last.error == INTERRUPTED:
@@ -212,7 +217,7 @@ class Worker:
         if claim.attempt >= self._settings.max_attempts:
             await self._bury(fetched, DeadReason.EXHAUSTED, fault)
             return
-        _log.error("%s waits: %s", claim.key, fault)
+        _log_error("%s waits: %s", fetched, fault)
         after = self._settings.backoff_seconds(claim.attempt, fetched.delivery.event_id)
         if await self._is_settled(fetched, self._store.retry(claim, after, claim.finished, fault)):
             self._dependencies.observers.notify(
@@ -220,7 +225,7 @@ class Worker:
             )
 
     async def _bury(self, fetched: Fetched, reason: DeadReason, error: str) -> None:
-        _log.error("%s is a dead letter now, %s: %s", fetched.claim.key, reason, error)
+        _log_error("%s is a dead letter now, %s: %s", fetched, reason, error)
         if await self._is_settled(
             fetched, self._dependencies.store.bury(fetched.claim, reason, error=error)
         ):
@@ -233,7 +238,7 @@ class Worker:
         try:
             return await within(self._dependencies.limits.store_seconds, call) is Ownership.HELD
         except StoreError as error:
-            _log.error("cannot settle %s; its lease will run out: %s", fetched.claim.key, error)
+            _log_error("cannot settle %s; its lease will run out: %s", fetched, error)
             return False
 
     async def retire(self) -> None:
@@ -245,6 +250,15 @@ class Worker:
             await within(self._dependencies.limits.store_seconds, self._store.retire(self._name))
         except StoreError as error:
             _log.warning("could not unregister this worker; its entry will expire: %s", error)
+
+
+def _log_error(text: str, fetched: Fetched, *faults: object) -> None:
+    """Log an error; the text has places for the event's key and for each fault."""
+    _log.error(text, fetched.claim.key, *faults, extra=_log_fields(fetched))
+
+
+def _log_fields(fetched: Fetched) -> dict[str, object]:
+    return delivery_fields(fetched.delivery, fetched.claim.attempt)
 
 
 async def _first_of(*calls: Coroutine[Any, Any, object]) -> None:

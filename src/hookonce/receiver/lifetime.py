@@ -19,7 +19,7 @@ from ..delivery.attempts import Attempts
 from ..delivery.dependencies import Dependencies
 from ..delivery.ignored import IgnoredTypes
 from ..inbox.intake import InboxIntake
-from ..logs import get_logger
+from ..logs import event_fields, get_logger
 from ..routing.registration import Registration
 from ..stores.protocols import Openable
 from ..watching.activity import Reporter
@@ -129,6 +129,7 @@ class Lifetime:
                         "%s has succeeded, but its watermark could not be recorded before the"
                         " shutdown; an older event may run after the one that succeeded",
                         key_lock.handler,
+                        extra=event_fields(key_lock.endpoint, None, None, handler=key_lock.handler),
                     )
                 if self.reporter is not None:
                     await self.reporter.stop()

@@ -19,6 +19,7 @@ from ..effects.once import Once, Performed
 from ..effects.table import HANDLER_CHARACTERS
 from ..effects.threads import InThread, finish
 from ..events import Event
+from ..logs import event_fields
 from .context import Context
 from .handler import described, is_async, is_context, takes_context
 from .keyed import Keyed, TooLateError, watermark_of
@@ -101,7 +102,15 @@ def _awaited(
             key_lock := keyed.key_lock(event, context.endpoint, context.handler)
         ):
             latest = Latest(key_lock, watermark_of(event), keyed.drop_ties)
-        if await once.perform(context.effect, work, latest) is Performed.STALE:
+        fields = event_fields(
+            context.endpoint,
+            context.event_id,
+            context.event_type,
+            attempt=context.attempt,
+            handler=context.handler,
+        )
+        performed = await once.perform(context.effect, work, latest, log_fields=fields)
+        if performed is Performed.STALE:
             raise TooLateError
 
     return run

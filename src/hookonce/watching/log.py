@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 
 from ..clock import Clock, utc_text
-from ..logs import get_logger, printable
+from ..logs import event_fields, get_logger, printable
 from ..stores.values import Delivery, DeliveryKey
 from .records import (
     DeliveryAnswered,
@@ -21,6 +22,31 @@ from .records import (
 _log = get_logger("hookonce")
 
 
+def delivery_fields(
+    delivery: Delivery, attempt: int | None = None, handler: str | None = None
+) -> dict[str, object]:
+    """Return the fields (``extra``) of a record about a delivery; see ``event_fields``."""
+    return event_fields(
+        delivery.endpoint,
+        delivery.event_id,
+        delivery.event_type,
+        attempt=attempt,
+        handler=handler,
+    )
+
+
+def record_fields(record: object) -> dict[str, object]:
+    """Return the fields of a log record about an observer's record; none if it is no event's."""
+    if isinstance(record, DeliveryAnswered):
+        attempt = None if record.hints is None else record.hints.attempt
+        return event_fields(record.endpoint, record.event_id, record.event_type, attempt=attempt)
+    delivery = getattr(record, "delivery", None)
+    if not isinstance(delivery, Delivery):
+        return {}
+    attempt, handler = getattr(record, "attempt", None), getattr(record, "handler", None)
+    return delivery_fields(delivery, attempt, handler)
+
+
 def log_answer(record: DeliveryAnswered) -> None:
     """Log one line for a request, with its fields as ``extra``.
 
@@ -30,10 +56,7 @@ def log_answer(record: DeliveryAnswered) -> None:
     """
     outcome = record.outcome
     extra = {
-        "endpoint": record.endpoint,
-        "event_id": record.event_id and printable(record.event_id),
-        "type": record.event_type and printable(record.event_type),
-        "attempt": record.hints and record.hints.attempt,
+        **record_fields(record),
         "status": int(outcome.status),
         "reason": str(outcome.reason),
         "milliseconds": round(record.seconds * 1000, 1),
@@ -65,7 +88,7 @@ def log_answer(record: DeliveryAnswered) -> None:
 def log_failed_attempt(
     delivery: Delivery,
     attempt: int,
-    handlers: str,
+    handlers: Sequence[str],
     failures: str,
     then: str,
     error: BaseException | None,
@@ -80,24 +103,21 @@ def log_failed_attempt(
         then: what happens to the event now.
         error: the error to log with its traceback; None if the handlers failed on purpose.
     """
-    event_id, event_type = printable(delivery.event_id), printable(delivery.event_type or "?")
+    if len(handlers) == 1:
+        extra = delivery_fields(delivery, attempt, handlers[0])
+    else:
+        extra = {**delivery_fields(delivery, attempt), "handlers": [*map(printable, handlers)]}
     _log.log(
         logging.WARNING if error is None else logging.ERROR,
         "%s %s at %s: attempt %d failed: %s; %s",
-        event_type,
-        event_id,
+        delivery.event_type or "?",
+        delivery.event_id,
         delivery.endpoint,
         attempt,
         "; ".join(failures.splitlines()),
         then,
         exc_info=error,
-        extra={
-            "endpoint": delivery.endpoint,
-            "event_id": event_id,
-            "type": event_type,
-            "handler": handlers,
-            "attempt": attempt,
-        },
+        extra=extra,
     )
 
 
@@ -148,21 +168,17 @@ class AttemptLog(Observer):
         if began is None or not _log.isEnabledFor(level):
             return  # only attempts of workers get a line here
         milliseconds = round((time.perf_counter() - began) * 1000, 1)
-        event_id, event_type = printable(delivery.event_id), printable(delivery.event_type or "?")
         _log.log(
             level,
             "%s %s at %s: attempt %d %s (%.1f ms)",
-            event_type,
-            event_id,
+            delivery.event_type or "?",
+            delivery.event_id,
             delivery.endpoint,
             attempt,
             text or reason,
             milliseconds,
             extra={
-                "endpoint": delivery.endpoint,
-                "event_id": event_id,
-                "type": event_type,
-                "attempt": attempt,
+                **delivery_fields(delivery, attempt),
                 "reason": reason,
                 "milliseconds": milliseconds,
             },

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable
 from typing import Any, ParamSpec, TypeAlias, get_type_hints
 
 from ..logs import get_logger
+from .log import record_fields
 from .records import DeliveryAuthenticated, DeliveryReceived, Observer, is_step
 
 _log = get_logger("hookonce.observation")
@@ -83,6 +84,7 @@ class Observers:
                 _log.exception(
                     "%s failed; the delivery is not affected",
                     getattr(method, "__qualname__", "an observer"),
+                    extra=record_fields(record),
                 )
 
 

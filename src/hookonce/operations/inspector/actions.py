@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from ...errors import PayloadError, StoreError
-from ...logs import get_logger
+from ...logs import event_fields, get_logger
 from ...outcome import SUCCEEDED
 from ...receiver import Receiver
 from ...stores.time_limit import within
@@ -63,10 +63,11 @@ class Actions:
             return Result(HTTPStatus.TOO_MANY_REQUESTS, "too many actions at once; try again")
         self._running += 1
         result = Result(HTTPStatus.SERVICE_UNAVAILABLE, "cancelled")
+        fields = event_fields(self._receiver.endpoint, event_id, None)
         try:
             result = await self._actions[name](event_id)
         except StoreError as error:
-            _log.error("cannot %s %r: %s", name, event_id, error)
+            _log.error("cannot %s %r: %s", name, event_id, error, extra=fields)
             text = "the store failed; the log says why"
             result = Result(HTTPStatus.SERVICE_UNAVAILABLE, text)
         finally:
@@ -78,6 +79,7 @@ class Actions:
                 self._receiver.endpoint,
                 who,
                 result.outcome,
+                extra=fields,
             )
         return result
 
