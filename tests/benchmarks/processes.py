@@ -125,7 +125,7 @@ def _serving(folder: Path, workers: int, environment: dict[str, str]) -> Iterato
         )
     try:
         _wait_for(process, port, log, workers)
-        children = re.findall(r"process (\d+) is ready", log.read_text())
+        children = re.findall(r"process \S+:(\d+):\S+ is ready", log.read_text())
         yield Server(process.pid, port, tuple(map(int, children)))
     finally:
         process.terminate()

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -202,6 +203,7 @@ def test_it_says_that_it_lives_and_is_ready(server: Server) -> None:
     assert told.status == 0
     said = json.loads(told.output)
     said.pop("refused", None)  # another test may have forged a delivery before
+    assert re.fullmatch(r"[^:]+:\d+:[0-9a-f]{6}", said.pop("process"))
     assert said == {
         "ready": True,
         "problems": [],

@@ -43,6 +43,9 @@ IN_A_GROUP = [
 SERVE = ["serve", "hooks:inline", "--port", "0", "--processes", "2"]
 WORK = ["worker", "hooks:receiver", "--processes", "2"]
 
+NAME = r"[^\s:]+:(\d+):[0-9a-f]{6}"
+READY = rf"process {NAME} is ready\n"
+
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
@@ -71,11 +74,16 @@ def ready(process: Process, count: int) -> list[int]:
     """Return the ids of the processes that have reported ready, once there are ``count``."""
 
     def found() -> list[int]:
-        return [int(pid) for pid in re.findall(r"process (\d+) is ready\n", process.errors)]
+        return [int(pid) for pid in re.findall(READY, process.errors)]
 
     eventually(lambda: len(found()) >= count or process.process.poll() is not None, what="ready")
     assert len(found()) == count, process.errors
     return found()
+
+
+def name_of(process: Process, pid: int) -> str:
+    """Return the name under which a process has reported ready."""
+    return process.printed(rf"process (\S+:{pid}:\S+) is ready\n")[1]
 
 
 def lives(pid: int) -> bool:
@@ -138,7 +146,7 @@ def test_a_killed_process_is_replaced_and_the_port_goes_on_being_answered(
     os.kill(pids[1 - which], signal.SIGSTOP)
     assert handled_by(here, url, "evt_after") == new
     os.kill(pids[1 - which], signal.SIGCONT)
-    server.printed(rf"hookonce: process {pids[which]} was ended by signal 9")
+    server.printed(rf"hookonce: process {name_of(server, pids[which])} was ended by signal 9")
 
 
 @pytest.mark.sample(1)
@@ -229,7 +237,9 @@ def test_a_process_that_hangs_at_the_end_is_killed_in_bounded_time(here: Path) -
         worker.signal(signal.SIGTERM)
         ended = worker.ended()
     assert ended.status == 1
-    assert f"killing processes that did not end in time: [{hanging}]" in ended.errors
+    assert (
+        f"killing processes that did not end in time: {name_of(worker, hanging)}\n" in ended.errors
+    )
     gone(hanging, other)
 
 
@@ -265,7 +275,7 @@ def test_one_that_dies_in_its_start_without_a_word_is_reported(
     (here / "falls").touch()
     result = run(*command, here=here, secrets=[SECRET])
     assert (result.status, result.output) == (7, "")
-    assert re.search(r"process \d+ ended with status 7 before it was ready\n\Z", result.errors)
+    assert re.search(rf"process {NAME} ended with status 7 before it was ready\n\Z", result.errors)
 
 
 def test_processes_that_die_soon_after_their_start_again_and_again_end_the_command(
@@ -275,7 +285,7 @@ def test_processes_that_die_soon_after_their_start_again_and_again_end_the_comma
 
     def killed_one_more() -> bool:
         before = len(killed)
-        for found in re.findall(r"process (\d+) is ready\n", served.errors):
+        for found in re.findall(READY, served.errors):
             if int(found) not in killed and lives(int(found)):
                 os.kill(int(found), signal.SIGKILL)
                 killed.add(int(found))
@@ -374,15 +384,9 @@ def test_each_process_works_on_an_embedded_inbox(here: Path) -> None:
         assert httpx2.get(f"{url_of(server)}/readyz", trust_env=False).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--inspector", "--inspector is a page of one process. Leave it out here"),
-        ("--metrics", "set PROMETHEUS_MULTIPROC_DIR to an empty one"),
-    ],
-)
-def test_what_would_show_one_process_alone_is_refused(option: str, message: str) -> None:
-    invoke(*SERVE, option).says(message, status=2)
+def test_a_page_that_would_show_one_process_alone_is_refused() -> None:
+    message = "--inspector is a page of one process. Leave it out here"
+    invoke(*SERVE, "--inspector").says(message, status=2)
 
 
 def test_an_inspector_of_one_more_process_shows_what_the_others_do(here: Path) -> None:
@@ -404,19 +408,3 @@ def test_an_inspector_of_one_more_process_shows_what_the_others_do(here: Path) -
             return "evt_" in visitor.get(looked_at).text
 
         eventually(is_told, what="the page shows what another process has received")
-
-
-def test_metrics_of_several_processes_add_up(here: Path) -> None:
-    folder = here / "metrics"
-    folder.mkdir()
-    environment = {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
-    with running(
-        *SERVE, "--metrics", here=here, secrets=[SECRET], environment=environment
-    ) as server:
-        pids, url = ready(server, 2), url_of(server)
-        for number, stopped in enumerate(pids):
-            os.kill(stopped, signal.SIGSTOP)
-            assert handled_by(here, url, f"evt_{number}") != stopped
-            os.kill(stopped, signal.SIGCONT)
-        shown = httpx2.get(f"{url}/metrics", trust_env=False).text
-    assert re.search(r'hookonce_deliveries_total\{.*reason="handled".*\} 2\.0', shown), shown

@@ -19,6 +19,7 @@ from hookonce.events import CommentReceived
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import make_event
 from hookonce.verification.secrets import fingerprint
+from hookonce.watching.process import process_name
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +50,13 @@ async def test_a_working_receiver_is_alive_and_ready(tmp_path: Path) -> None:
         ready = await sender.client.get("/readyz")
         assert (ready.status_code, ready.json()) == (
             200,
-            {"ready": True, "problems": [], "warnings": [], "secrets": [fingerprint(SECRET)]},
+            {
+                "ready": True,
+                "process": process_name(),
+                "problems": [],
+                "warnings": [],
+                "secrets": [fingerprint(SECRET)],
+            },
         )
         assert (await sender.client.post("/readyz")).status_code == 405
 

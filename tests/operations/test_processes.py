@@ -15,7 +15,7 @@ from support.processes import ServedProcess, served_process
 from support.servers import HttpSender, serving
 
 from hookonce import Receiver
-from hookonce.cli.metrics import metrics_of
+from hookonce.cli.metrics import check_path, metrics_of
 from hookonce.events import CommentReceived
 from hookonce.http.app import application
 from hookonce.testing import make_event
@@ -96,7 +96,7 @@ async def test_every_process_shows_the_metrics_of_all(
 @pytest.mark.anyio
 async def test_the_option_adds_the_metrics_route_to_a_loaded_receiver() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
-    routes = [*receiver.routes("/webhooks"), *metrics_of([receiver], "/webhooks")[1]]
+    routes = [*receiver.routes("/webhooks"), *metrics_of([receiver])[1]]
     app = application(routes, receiver.lifespan)
     async with serving(app) as site, httpx2.AsyncClient(base_url=site.url) as client:
         await HttpSender(client, SECRET).send(make_event(CommentReceived))
@@ -109,9 +109,9 @@ def test_the_option_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(click.ClickException, match=r"pip install 'hookonce\[prometheus\]'"):
-        metrics_of([Receiver(secrets=SECRET, store="memory://")], "/webhooks")
+        metrics_of([Receiver(secrets=SECRET, store="memory://")])
 
 
 def test_deliveries_cannot_use_the_path_of_the_metrics() -> None:
     with pytest.raises(click.BadParameter, match="/metrics"):
-        metrics_of([Receiver(secrets=SECRET, store="memory://")], "/metrics/")
+        check_path("/metrics/")

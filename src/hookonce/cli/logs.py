@@ -14,6 +14,7 @@ import click
 
 from hookonce.clock import utc
 from hookonce.logs import printable
+from hookonce.watching.process import process_name
 
 from .output import together
 
@@ -115,7 +116,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as a JSON object: time, level, logger, message, and its ``extra`` fields.
+    """Formats a record as a JSON object: time, level, logger, process, message, and ``extra``.
 
     Args:
         tracebacks: decides which tracebacks are printed.
@@ -131,6 +132,7 @@ class JsonLines(logging.Formatter):
             "time": utc(record.created).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
+            "process": process_name(),
             "message": printable(record.getMessage()),
         }
         line |= {name: one for name, one in vars(record).items() if name not in _STANDARD}

@@ -1,45 +1,154 @@
-"""``hookonce serve --metrics``: an endpoint for Prometheus."""
+"""``hookonce serve --metrics`` and ``hookonce worker --metrics``: an endpoint for Prometheus.
+
+Several processes of a command share a folder of files. Each process writes its own files and reads
+all of them, so that each can answer with the sums. A file outlives its process, even if that
+process is killed, and the process that replaces it adds to the same file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 import click
+import uvicorn
 
 from hookonce import Receiver
-from hookonce.http.app import Route
+from hookonce.http.app import Route, application
 
 from .statuses import CannotBegin
+from .supervisor import Member
+
+_FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+
+# How long the end of the command waits for an answer to Prometheus.
+_SHUTDOWN_SECONDS = 2
+
+
+def _address(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> tuple[str, int] | None:
+    """Return the host and the port of ``PORT`` or ``HOST:PORT``."""
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and int(port[:6]) <= 65535):
+        raise click.BadParameter(f"{text[:80]!r} is not a port, such as 9100, or HOST:PORT")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
 
 metrics_option = click.option(
     "--metrics",
     is_flag=True,
-    help="Serve metrics for Prometheus at /metrics, to every client that reaches the port.",
+    help="Serve metrics for Prometheus at /metrics, to every client that reaches the port; of all"
+    " processes together.",
+)
+metrics_address_option = click.option(
+    "--metrics",
+    "metrics_address",
+    metavar="[HOST:]PORT",
+    callback=_address,
+    help="Serve metrics for Prometheus at http://HOST:PORT/metrics, of all processes together. HOST"
+    " is 127.0.0.1 by default; 0.0.0.0 lets other machines reach the port.",
 )
 
 
-def metrics_of(
-    receivers: Sequence[Receiver], path: str
-) -> tuple[Callable[[str, int], None], list[Route]]:
+def check_path(path: str) -> None:
+    """Exit with a usage error if deliveries have the path of the metrics."""
+    if path.rstrip("/") == "/metrics":
+        raise click.BadParameter("/metrics is the path of the metrics", param_hint="--path")
+
+
+def metrics_of(receivers: Sequence[Receiver]) -> tuple[Callable[[str, int], None], list[Route]]:
     """Count the receivers' work, and return the route of the metrics; or exit with an error.
 
     Also returns a function that counts requests, which takes their kind and their status.
-
-    Args:
-        path: the path of deliveries.
     """
-    if path.rstrip("/") == "/metrics":
-        raise click.BadParameter("/metrics is the path of the metrics", param_hint="--path")
-    try:
-        # Imported here because prometheus_client is an optional dependency.
-        from hookonce.operations.prometheus import (  # noqa: PLC0415
+    with _or_exit():
+        from hookonce.operations.prometheus import (  # noqa: PLC0415 - an optional dependency
             PrometheusObserver,
             metrics_routes,
         )
-    except ImportError as error:
-        raise CannotBegin(str(error)) from None
     observer = PrometheusObserver()
     for receiver in receivers:
         receiver.observe(observer)
         observer.know(receiver)
     return observer.count_request, metrics_routes(receivers[0], observer)
+
+
+@contextmanager
+def _or_exit() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise CannotBegin(str(error)) from None
+
+
+@contextmanager
+def shared_folder() -> Iterator[Callable[[Member], None]]:
+    """Make a folder for the metrics of several processes, until the supervisor's block ends.
+
+    Yields a function that each process calls before it loads the application. A folder that
+    ``PROMETHEUS_MULTIPROC_DIR`` names is left as it is: other commands may share it.
+    """
+    if os.environ.get(_FOLDER_VARIABLE):
+        yield lambda _: None
+        return
+    try:
+        folder = tempfile.mkdtemp(prefix="hookonce-metrics-")
+    except OSError as error:
+        raise CannotBegin(
+            f"cannot make a folder for the metrics of several processes ({error.strerror}); set"
+            " TMPDIR to a folder that this user may write"
+        ) from None
+    os.environ[_FOLDER_VARIABLE] = folder
+    supervisor = os.getpid()
+
+    def join(member: Member) -> None:
+        with _or_exit():
+            from hookonce.operations.prometheus import (  # noqa: PLC0415 - an optional dependency
+                write_files_of,
+            )
+        write_files_of(f"process{member.place}")
+
+    try:
+        yield join
+    finally:
+        if os.getpid() == supervisor:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def serving_metrics(
+    receivers: Sequence[Receiver], listeners: Sequence[socket.socket]
+) -> AsyncIterator[None]:
+    """Serve /metrics on these sockets during the block."""
+    _, routes = metrics_of(receivers)
+    config = uvicorn.Config(
+        application(routes, lambda _: nullcontext()),
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(list(listeners)))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the command."""
+        yield

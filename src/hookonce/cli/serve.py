@@ -34,7 +34,7 @@ from .ending import end_seconds_of, end_with_its_threads
 from .listeners import DEFAULT_PORT, HEALTH_TOKEN_VARIABLE, bound, url_of
 from .loading import Loaded, factory_option, load
 from .logs import log_options, log_settings, start_logging
-from .metrics import metrics_of, metrics_option
+from .metrics import check_path, metrics_of, metrics_option, shared_folder
 from .requests import RequestLog
 from .statuses import CannotBegin, Status
 from .stores import run
@@ -56,6 +56,13 @@ _SHUTDOWN_SECONDS = 30
 
 # How many new connections may wait in the kernel until the server accepts them.
 _BACKLOG = 2048
+
+
+_INSPECTED_ELSEWHERE = (
+    "--inspector is a page of one process. Leave it out here, and serve it from one more process on"
+    " the same store, which sees all of them: hookonce serve MODULE:RECEIVER --inspector --port"
+    f" {DEFAULT_PORT + 1}"
+)
 
 
 def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
@@ -144,7 +151,9 @@ def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
 @factory_option
 @metrics_option
 @processes_option
+@click.pass_context
 def serve(
+    context: click.Context,
     receiver: str,
     host: str,
     port: int,
@@ -178,7 +187,7 @@ def serve(
 
     For example: hookonce serve app.hooks:receiver --port 9000
     """
-    _check_paths(path, inspector_hosts, with_inspector=with_inspector)
+    _check_paths(path, inspector_hosts, with_inspector=with_inspector, with_metrics=metrics)
     if reload:
         if processes > 1:
             raise click.UsageError("--reload restarts one process; leave out --processes")
@@ -188,9 +197,13 @@ def serve(
     refused = None if save_refused is None else _refused_requests(save_refused)
     listeners, member = None, None
     if processes > 1:
-        _check_shared(with_inspector=with_inspector, with_metrics=metrics)
+        if with_inspector:
+            raise click.UsageError(_INSPECTED_ELSEWHERE)
+        join_metrics = context.with_resource(shared_folder()) if metrics else None
         listeners = bound(host, port)
         member = supervised(processes, f"{receiver} running on {url_of(listeners)}", listeners)
+        if join_metrics is not None:
+            join_metrics(member)
     loaded = load(receiver, factory=factory)
     targets = tuple(loaded.receivers.values())
     if member is not None and any(isinstance(one.store, MemoryStore) for one in targets):
@@ -293,7 +306,7 @@ def _app_of(
 ) -> ASGIApp:
     """Return the application to serve, which logs all requests; or exit with an error."""
     receivers = tuple(loaded.receivers.values())
-    count_request, more = metrics_of(receivers, path) if with_metrics else (None, [])
+    count_request, more = metrics_of(receivers) if with_metrics else (None, [])
     health_token = os.environ.get(HEALTH_TOKEN_VARIABLE) or None
     try:
         if isinstance(loaded.named, Receiver):
@@ -309,7 +322,9 @@ def _app_of(
     return RequestLog(app, own_paths=own_paths, delivery_paths=delivery_paths, count=count_request)
 
 
-def _check_paths(path: str, inspector_hosts: Sequence[str], *, with_inspector: bool) -> None:
+def _check_paths(
+    path: str, inspector_hosts: Sequence[str], *, with_inspector: bool, with_metrics: bool
+) -> None:
     """Exit with a usage error if ``path`` is invalid or another route has the same path."""
     if not path.startswith("/"):
         raise click.BadParameter(f"a path starts with a slash, unlike {path!r}")
@@ -319,21 +334,8 @@ def _check_paths(path: str, inspector_hosts: Sequence[str], *, with_inspector: b
         raise click.UsageError("--inspector-host needs --inspector")
     if with_inspector and f"{path}/".startswith(f"{INSPECTOR_PATH}/"):
         raise click.BadParameter(f"{INSPECTOR_PATH} is the path of the inspector")
-
-
-def _check_shared(*, with_inspector: bool, with_metrics: bool) -> None:
-    """Exit with a usage error if several processes serve a page that covers only one process."""
-    if with_inspector:
-        raise click.UsageError(
-            "--inspector is a page of one process. Leave it out here, and serve it from one more"
-            " process on the same store, which sees all of them: hookonce serve MODULE:RECEIVER"
-            f" --inspector --port {DEFAULT_PORT + 1}"
-        )
-    if with_metrics and "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-        raise click.UsageError(
-            "--metrics with --processes needs a folder to share; set PROMETHEUS_MULTIPROC_DIR to an"
-            " empty one"
-        )
+    if with_metrics:
+        check_path(path)
 
 
 def _refused_requests(folder: Path) -> RefusedRequests:

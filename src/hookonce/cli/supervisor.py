@@ -27,6 +27,8 @@ from types import FrameType
 
 import click
 
+from hookonce.watching.process import process_name
+
 from .statuses import ENDED_BY_SIGNAL, CannotBegin, Status
 
 processes_option = click.option(
@@ -59,10 +61,15 @@ _STARTING_END_SECONDS = 60.0
 
 
 class Member:
-    """The connection of a process to its supervisor; the process ends when the supervisor ends."""
+    """The connection of a process to its supervisor; the process ends when the supervisor ends.
 
-    def __init__(self, line: socket.socket) -> None:
+    Attributes:
+        place: the number of the process, from 0; a process that replaces another has its number.
+    """
+
+    def __init__(self, line: socket.socket, place: int) -> None:
         self._line = line
+        self.place = place
         threading.Thread(target=self._end_with_supervisor, daemon=True).start()
 
     def report_ready(self, end_seconds: float) -> None:
@@ -99,6 +106,7 @@ def supervised(count: int, announcement: str, listeners: Sequence[socket.socket]
 
 @dataclass(slots=True)
 class _Process:
+    place: int
     ready_since: float = inf
     end_seconds: float = _STARTING_END_SECONDS
 
@@ -129,13 +137,14 @@ class _Supervisor:
                 # Block signals: a new process would run the supervisor's handlers, and lose the
                 # signal.
                 signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-                is_new = self._fork()
+                place = self._free_place()
+                is_new = self._fork(place)
                 if is_new:
                     for number, handler in before.items():
                         signal.signal(number, handler)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
                 if is_new:
-                    return Member(self._theirs)
+                    return Member(self._theirs, place)
             self._read_reports(_TICK_SECONDS)
             # Handle signals before dead processes: a service manager may have signalled every
             # process, and a process that ended for this reason must not count as a failure.
@@ -157,7 +166,11 @@ class _Supervisor:
             and time.monotonic() >= self._next_start
         )
 
-    def _fork(self) -> bool:
+    def _free_place(self) -> int:
+        taken = {process.place for process in self._processes.values()}
+        return min(set(range(self._count)) - taken)
+
+    def _fork(self, place: int) -> bool:
         """Start a process; return True in it, and False in the supervisor."""
         sys.stdout.flush()
         sys.stderr.flush()
@@ -167,7 +180,7 @@ class _Supervisor:
             self._note_failure(f"cannot start a process ({error.strerror})")
             return False
         if pid:
-            self._processes[pid] = _Process()
+            self._processes[pid] = _Process(place)
             return False
         self._ours.close()
         # A terminal sends Ctrl-C to its process group: only the supervisor stays in that group.
@@ -185,7 +198,7 @@ class _Supervisor:
             if process is None:
                 continue
             process.ready_since, process.end_seconds = time.monotonic(), float(end_seconds)
-            _log.info("process %d is ready", int(pid))
+            _log.info("process %s is ready", process_name(int(pid)))
             if not self._has_started:
                 self._has_started = True
                 _log.info("%s in %d processes", self._announcement, self._count)
@@ -202,20 +215,21 @@ class _Supervisor:
                 self._note_end(pid, process, os.waitstatus_to_exitcode(status))
 
     def _note_end(self, pid: int, process: _Process, status: int) -> None:
+        name = process_name(pid)
         how = f"ended with status {status}" if status >= 0 else f"was ended by signal {-status}"
         if self._deadline is not None:
             if status not in {0, -signal.SIGTERM}:
-                _log.error("process %d %s", pid, how)
+                _log.error("process %s %s", name, how)
                 self._status = self._status or 1
         elif not self._has_started:
             # With these two statuses the process has printed the reason.
             if status not in {Status.FOUND, Status.CANNOT_BEGIN}:
-                _log.error("process %d %s before it was ready", pid, how)
+                _log.error("process %s %s before it was ready", name, how)
             self._shut_down(max(1, status))
         elif process.is_stable():
-            _log.warning("process %d %s; starting another", pid, how)
+            _log.warning("process %s %s; starting another", name, how)
         else:
-            self._note_failure(f"process {pid} {how} soon after its start")
+            self._note_failure(f"process {name} {how} soon after its start")
 
     def _note_failure(self, what: str) -> None:
         """Count a failure; give up, or set the pause before the next start."""
@@ -249,7 +263,8 @@ class _Supervisor:
 
     def _kill_late(self) -> None:
         if self._deadline is not None and self._processes and time.monotonic() > self._deadline:
-            _log.error("killing processes that did not end in time: %s", [*self._processes])
+            names = ", ".join(map(process_name, self._processes))
+            _log.error("killing processes that did not end in time: %s", names)
             self._status, self._deadline = 1, inf
             self._send(signal.SIGKILL)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 
 import click
 
@@ -13,8 +14,10 @@ from hookonce.logs import get_logger
 
 from .collecting import collect_rarely
 from .ending import end_seconds_of, end_with_its_threads, ended_by_signals
+from .listeners import bound, url_of
 from .loading import factory_option, load_receivers
 from .logs import log_options, start_logging
+from .metrics import metrics_address_option, serving_metrics, shared_folder
 from .statuses import CannotBegin
 from .stores import run
 from .supervisor import Member, processes_option, supervised
@@ -25,11 +28,15 @@ _log = get_logger("hookonce")
 @click.command()
 @click.argument("receiver", metavar="MODULE:RECEIVER")
 @processes_option
+@metrics_address_option
 @log_options
 @factory_option
+@click.pass_context
 def worker(
+    context: click.Context,
     receiver: str,
     processes: int,
+    metrics_address: tuple[str, int] | None,
     log_level: str,
     log_format: str,
     *,
@@ -52,7 +59,15 @@ def worker(
     For example: hookonce worker app.hooks:receiver
     """
     start_logging(log_level, log_format, every_traceback=log_tracebacks)
-    member = supervised(processes, f"{receiver} working") if processes > 1 else None
+    listeners = bound(*metrics_address) if metrics_address is not None else []
+    if listeners:
+        _log.info("metrics at %s/metrics", url_of(listeners))
+    member = None
+    if processes > 1:
+        join_metrics = context.with_resource(shared_folder()) if listeners else None
+        member = supervised(processes, f"{receiver} working", listeners)
+        if join_metrics is not None:
+            join_metrics(member)
     targets = [one for one in load_receivers(receiver, factory=factory) if one.has_inbox]
     if not targets:
         raise CannotBegin(
@@ -62,29 +77,38 @@ def worker(
     # Configure again: the imported module may have changed the logging.
     start_logging(log_level, log_format, every_traceback=log_tracebacks)
     collect_rarely()
-    run(_work(targets, receiver, member))
+    run(_work(targets, receiver, member, listeners))
     end_with_its_threads()
 
 
-async def _work(receivers: Sequence[Receiver], name: str, member: Member | None) -> None:
+async def _work(
+    receivers: Sequence[Receiver],
+    name: str,
+    member: Member | None,
+    listeners: Sequence[socket.socket],
+) -> None:
     is_ending = asyncio.Event()
     loop = asyncio.get_running_loop()
+    metrics = serving_metrics(receivers, listeners) if listeners else nullcontext()
     with ended_by_signals(
         lambda: loop.call_soon_threadsafe(is_ending.set), kills_at_second=member is None
     ):
-        stacks: list[AsyncExitStack] = []
-        try:
-            for receiver in receivers:
-                stack = AsyncExitStack()
-                await stack.enter_async_context(receiver.working())
-                stacks.append(stack)
-                names = ", ".join(handler.name for handler in receiver.handlers) or "none"
-                _log.info("%s at endpoint %s, handlers: %s", name, receiver.endpoint, names)
-            if member is not None:
-                member.report_ready(max(end_seconds_of(one.limits) for one in receivers))
-            await is_ending.wait()
-            if member is None:
-                _log.info("shutting down: running handlers may finish; a second signal kills them")
-        # Close all receivers at once: otherwise one would fetch new events while another drains.
-        finally:
-            await asyncio.gather(*(stack.aclose() for stack in stacks))
+        async with metrics:
+            stacks: list[AsyncExitStack] = []
+            try:
+                for receiver in receivers:
+                    stack = AsyncExitStack()
+                    await stack.enter_async_context(receiver.working())
+                    stacks.append(stack)
+                    names = ", ".join(handler.name for handler in receiver.handlers) or "none"
+                    _log.info("%s at endpoint %s, handlers: %s", name, receiver.endpoint, names)
+                if member is not None:
+                    member.report_ready(max(end_seconds_of(one.limits) for one in receivers))
+                await is_ending.wait()
+                if member is None:
+                    _log.info(
+                        "shutting down: running handlers may finish; a second signal kills them"
+                    )
+            # Close all receivers at once: otherwise one would fetch events while another drains.
+            finally:
+                await asyncio.gather(*(stack.aclose() for stack in stacks))

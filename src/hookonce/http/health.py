@@ -20,6 +20,7 @@ from ..routing.registration import Registration
 from ..stores.protocols import Reports
 from ..stores.time_limit import within
 from ..verification.secrets import fingerprint
+from ..watching.process import process_name
 from ..watching.refusals import Refusals
 from .bearer import check_token, has_bearer
 
@@ -176,6 +177,7 @@ def stranded(endpoint: str, depth: int) -> str:
 def _details(readiness: Readiness) -> dict[str, object]:
     """Return the part of ``/readyz`` that only callers with the token see."""
     details: dict[str, object] = {
+        "process": process_name(),
         "problems": readiness.problems,
         "warnings": readiness.warnings,
         "secrets": readiness.secrets,

@@ -7,8 +7,6 @@ that it had begun must wait until their leases expire.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any
 
@@ -23,6 +21,7 @@ from ..stores.protocols import WORKER_SECONDS, Queue
 from ..stores.time_limit import set_within, within
 from ..stores.values import INTERRUPTED, Batch, DeadReason, Fetched, Ownership, Token, new_token
 from ..watching.log import delivery_fields
+from ..watching.process import process_name
 from ..watching.records import EventBuried, EventFetched, EventRetried
 from .settings import Inbox
 
@@ -75,10 +74,11 @@ class Worker:
         """Start to fetch and begin events; RuntimeError if the worker has been started."""
         if self._task is not None:
             raise RuntimeError("this receiver works on its inbox already")
-        self._name = f"{socket.gethostname()}:{os.getpid()}:{new_token()[2:8]}"
+        # A process may run several workers, one for each receiver.
+        self._name = f"{process_name()}:{new_token()[2:8]}"
         self._work, self._room, self._stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
-        _log.info("working on the inbox of %s as %s", self._dependencies.endpoint, self._name)
+        _log.info("working on the inbox of %s as %s", self._dependencies.endpoint, process_name())
 
     async def stop(self) -> None:
         """Stop fetching events; attempts in flight continue."""

@@ -25,7 +25,7 @@ from math import inf
 from ..clock import Clock, span_seconds, system_clock
 from ..errors import Reject, Retry, SecretError, StoreError
 from ..events import EVENT_CLASSES
-from ..http.app import Receive, Route, Scope, Send
+from ..http.app import Message, Receive, Route, Scope, Send
 from ..logs import get_logger
 from ..outcome import Reason
 from ..receiver import Receiver
@@ -48,8 +48,8 @@ from ..watching.records import (
 from ..watching.store_failures import RECENT_SECONDS
 
 try:
-    from prometheus_client import CollectorRegistry, make_asgi_app
-    from prometheus_client.multiprocess import MultiProcessCollector
+    from prometheus_client import CollectorRegistry, make_asgi_app, values
+    from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
     from .prometheus_metrics import Metrics
 except ModuleNotFoundError as error:
@@ -273,6 +273,26 @@ class PrometheusObserver(Observer):
         return "unknown"
 
 
+def write_files_of(writer: str) -> None:
+    """Let this process write its metrics into the files of ``writer``, and add to what is there.
+
+    Without this call each process has its own files in ``PROMETHEUS_MULTIPROC_DIR``. The files of
+    ended processes stay, so that their counts stay in the sums, and each restart adds more files.
+
+    Call it before any metric is created.
+
+    Args:
+        writer: a name without an underscore; no other running process may use it.
+    """
+    # A "live" gauge, which only the application can have, must not outlive its process.
+    mark_process_dead(writer)  # type: ignore[no-untyped-call]  # not annotated
+    own = os.getpid()
+    # A process forked from this one gets its own files.
+    values.ValueClass = values.MultiProcessValue(  # type: ignore[no-untyped-call]  # not annotated
+        lambda: writer if os.getpid() == own else os.getpid()
+    )
+
+
 def metrics_routes(receiver: Receiver, observer: PrometheusObserver) -> list[Route]:
     """Return the route ``/metrics`` for a Starlette or FastAPI application.
 
@@ -297,11 +317,28 @@ class _MetricsApp:
 
     def __init__(self, observer: PrometheusObserver) -> None:
         self._observer = observer
+        self._is_alone = "PROMETHEUS_MULTIPROC_DIR" not in os.environ
         self._answer = make_asgi_app(_registry_to_show(observer.registry))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._observer.refresh()
-        await self._answer(scope, receive, send)
+        is_shared = not self._is_alone and scope["http_version"].startswith("1")
+        await self._answer(scope, receive, _closing(send) if is_shared else send)
+
+
+def _closing(send: Send) -> Send:
+    """Return a ``send`` that closes the connection after the answer.
+
+    If several processes share a port, Prometheus then reaches all of them in turn, and a process
+    whose event loop is blocked cannot hide the others.
+    """
+
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+        await send(message)
+
+    return closing
 
 
 def _registry_to_show(registry: CollectorRegistry) -> CollectorRegistry:

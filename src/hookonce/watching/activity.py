@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from ..clock import Clock
@@ -23,10 +20,10 @@ from ..logs import get_logger
 from ..outcome import Outcome
 from ..stores.activity import ActivityStore
 from ..stores.time_limit import set_within, within
-from ..stores.values import new_token
 from ..verification.headers import DeliveryHints
 from ..verification.signature import VerifiedDelivery
 from .observers import Observers
+from .process import process_name
 from .records import DeliveryAnswered
 from .steps import EventState, EventStep, StepObserver, StepRecord, What, step_of
 
@@ -77,16 +74,6 @@ class RemoteAnswers(NamedTuple):
 
 
 RemoteRecord: TypeAlias = RemoteStep | RemoteDelivery | RemoteAnswers
-
-
-def own_process() -> str:
-    """Return the unique name of this process, as workers and inspector pages show it."""
-    return _process_name(os.getpid())
-
-
-@lru_cache(maxsize=1)
-def _process_name(pid: int) -> str:
-    return f"{socket.gethostname()}:{pid}:{new_token()[:6]}"
 
 
 class _Sample:
@@ -227,14 +214,14 @@ class Reporter(StepObserver):
 
 
 def _line(kind: str, content: Sequence[object]) -> bytes:
-    return json.dumps([kind, own_process(), content], separators=(",", ":")).encode()
+    return json.dumps([kind, process_name(), content], separators=(",", ":")).encode()
 
 
 def read_line(line: bytes, endpoint: str) -> list[RemoteRecord]:
     """Parse a line; an empty list for a line by this process or by an unknown version."""
     try:
         kind, process, content = json.loads(line)
-        if process == own_process():
+        if process == process_name():
             return []
         match kind:
             case "step":
