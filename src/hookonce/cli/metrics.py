@@ -22,7 +22,7 @@ from hookonce import Receiver
 from hookonce.http.app import Route, application
 
 from .statuses import CannotBegin
-from .supervisor import Member
+from .supervisor import Member, supervised
 
 _FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -89,16 +89,29 @@ def _or_exit() -> Iterator[None]:
         raise CannotBegin(str(error)) from None
 
 
-@contextmanager
-def shared_folder() -> Iterator[Callable[[Member], None]]:
-    """Make a folder for the metrics of several processes, until the supervisor's block ends.
+def supervised_with_metrics(
+    count: int, announcement: str, listeners: Sequence[socket.socket] = ()
+) -> Member:
+    """Like ``supervised``, but the processes add up their metrics.
 
-    Yields a function that each process calls before it loads the application. A folder that
-    ``PROMETHEUS_MULTIPROC_DIR`` names is left as it is: other commands may share it.
+    They share a folder that the supervisor removes at the end. If ``PROMETHEUS_MULTIPROC_DIR``
+    names a folder, they use that one, and other commands may share it.
     """
     if os.environ.get(_FOLDER_VARIABLE):
-        yield lambda _: None
-        return
+        return supervised(count, announcement, listeners)
+    os.environ[_FOLDER_VARIABLE] = click.get_current_context().with_resource(_folder())
+    member = supervised(count, announcement, listeners)
+    with _or_exit():
+        from hookonce.operations.prometheus import (  # noqa: PLC0415 - an optional dependency
+            write_files_of,
+        )
+    write_files_of(f"process{member.place}")
+    return member
+
+
+@contextmanager
+def _folder() -> Iterator[str]:
+    """Make a temporary folder, until the block ends in this process."""
     try:
         folder = tempfile.mkdtemp(prefix="hookonce-metrics-")
     except OSError as error:
@@ -106,20 +119,11 @@ def shared_folder() -> Iterator[Callable[[Member], None]]:
             f"cannot make a folder for the metrics of several processes ({error.strerror}); set"
             " TMPDIR to a folder that this user may write"
         ) from None
-    os.environ[_FOLDER_VARIABLE] = folder
-    supervisor = os.getpid()
-
-    def join(member: Member) -> None:
-        with _or_exit():
-            from hookonce.operations.prometheus import (  # noqa: PLC0415 - an optional dependency
-                write_files_of,
-            )
-        write_files_of(f"process{member.place}")
-
+    maker = os.getpid()
     try:
-        yield join
+        yield folder
     finally:
-        if os.getpid() == supervisor:
+        if os.getpid() == maker:
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -34,7 +34,7 @@ from .ending import end_seconds_of, end_with_its_threads
 from .listeners import DEFAULT_PORT, HEALTH_TOKEN_VARIABLE, bound, url_of
 from .loading import Loaded, factory_option, load
 from .logs import log_options, log_settings, start_logging
-from .metrics import check_path, metrics_of, metrics_option, shared_folder
+from .metrics import check_path, metrics_of, metrics_option, supervised_with_metrics
 from .requests import RequestLog
 from .statuses import CannotBegin, Status
 from .stores import run
@@ -56,13 +56,6 @@ _SHUTDOWN_SECONDS = 30
 
 # How many new connections may wait in the kernel until the server accepts them.
 _BACKLOG = 2048
-
-
-_INSPECTED_ELSEWHERE = (
-    "--inspector is a page of one process. Leave it out here, and serve it from one more process on"
-    " the same store, which sees all of them: hookonce serve MODULE:RECEIVER --inspector --port"
-    f" {DEFAULT_PORT + 1}"
-)
 
 
 def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
@@ -151,9 +144,7 @@ def _proxies(_: click.Context, __: click.Parameter, text: str) -> str:
 @factory_option
 @metrics_option
 @processes_option
-@click.pass_context
 def serve(
-    context: click.Context,
     receiver: str,
     host: str,
     port: int,
@@ -188,22 +179,18 @@ def serve(
     For example: hookonce serve app.hooks:receiver --port 9000
     """
     _check_paths(path, inspector_hosts, with_inspector=with_inspector, with_metrics=metrics)
+    if processes > 1:
+        _check_several(with_inspector=with_inspector, with_reload=reload)
     if reload:
-        if processes > 1:
-            raise click.UsageError("--reload restarts one process; leave out --processes")
         _restart_at_changes()
         return
     start_logging(log_level, log_format, every_traceback=log_tracebacks)
     refused = None if save_refused is None else _refused_requests(save_refused)
     listeners, member = None, None
     if processes > 1:
-        if with_inspector:
-            raise click.UsageError(_INSPECTED_ELSEWHERE)
-        join_metrics = context.with_resource(shared_folder()) if metrics else None
         listeners = bound(host, port)
-        member = supervised(processes, f"{receiver} running on {url_of(listeners)}", listeners)
-        if join_metrics is not None:
-            join_metrics(member)
+        begin = supervised_with_metrics if metrics else supervised
+        member = begin(processes, f"{receiver} running on {url_of(listeners)}", listeners)
     loaded = load(receiver, factory=factory)
     targets = tuple(loaded.receivers.values())
     if member is not None and any(isinstance(one.store, MemoryStore) for one in targets):
@@ -344,6 +331,18 @@ def _refused_requests(folder: Path) -> RefusedRequests:
     except ImportError:
         raise CannotBegin("--save-refused needs fcntl, which this system lacks") from None
     return RefusedRequests(folder)
+
+
+def _check_several(*, with_inspector: bool, with_reload: bool) -> None:
+    """Exit with a usage error if an option needs a single process."""
+    if with_reload:
+        raise click.UsageError("--reload restarts one process; leave out --processes")
+    if with_inspector:
+        raise click.UsageError(
+            "--inspector is a page of one process. Leave it out here, and serve it from one more"
+            " process on the same store, which sees all of them: hookonce serve MODULE:RECEIVER"
+            f" --inspector --port {DEFAULT_PORT + 1}"
+        )
 
 
 def _own_name(host: str) -> str:

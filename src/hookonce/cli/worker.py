@@ -17,7 +17,7 @@ from .ending import end_seconds_of, end_with_its_threads, ended_by_signals
 from .listeners import bound, url_of
 from .loading import factory_option, load_receivers
 from .logs import log_options, start_logging
-from .metrics import metrics_address_option, serving_metrics, shared_folder
+from .metrics import metrics_address_option, serving_metrics, supervised_with_metrics
 from .statuses import CannotBegin
 from .stores import run
 from .supervisor import Member, processes_option, supervised
@@ -31,9 +31,7 @@ _log = get_logger("hookonce")
 @metrics_address_option
 @log_options
 @factory_option
-@click.pass_context
 def worker(
-    context: click.Context,
     receiver: str,
     processes: int,
     metrics_address: tuple[str, int] | None,
@@ -64,10 +62,8 @@ def worker(
         _log.info("metrics at %s/metrics", url_of(listeners))
     member = None
     if processes > 1:
-        join_metrics = context.with_resource(shared_folder()) if listeners else None
-        member = supervised(processes, f"{receiver} working", listeners)
-        if join_metrics is not None:
-            join_metrics(member)
+        begin = supervised_with_metrics if listeners else supervised
+        member = begin(processes, f"{receiver} working", listeners)
     targets = [one for one in load_receivers(receiver, factory=factory) if one.has_inbox]
     if not targets:
         raise CannotBegin(
