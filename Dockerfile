@@ -1,6 +1,7 @@
 FROM python:3.13-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
+COPY .ci/metadata.py .ci/
 COPY src src
 RUN python -m venv /opt/hookonce \
     && /opt/hookonce/bin/pip install --no-cache-dir '.[cli,redis]'

@@ -93,7 +93,7 @@ LISTED = {module for module, names in MODULES.items() if not names}
     sorted(
         ".".join(["hookonce", *path.relative_to(PACKAGE).with_suffix("").parts])
         for path in PACKAGE.rglob("*.py")
-        if path.name != "__init__.py"
+        if not path.name.startswith("__")
     ),
 )
 def test_a_module_lists_names_only_if_they_are_public(module: str) -> None:

@@ -1,6 +1,7 @@
 """The small commands, the help, and what happens where the extra is not installed."""
 
 import os
+import subprocess
 import sys
 from base64 import b64decode
 from collections.abc import Iterator
@@ -28,6 +29,12 @@ def test_secret_prints_a_new_secret_of_32_bytes_each_time() -> None:
         assert secret.startswith("whsec_")
         assert len(b64decode(secret.removeprefix("whsec_"), validate=True)) == 32
         assert verify(b"{}", sign(secret, "evt_1", b"{}"), secret).id == "evt_1"
+
+
+def test_python_runs_the_package_as_the_command(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "hookonce", "--version"]
+    shown = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (shown.returncode, shown.stdout) == (0, f"hookonce, version {hookonce.__version__}\n")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

@@ -1,0 +1,5 @@
+"""``python -m hookonce`` runs the command ``hookonce``."""
+
+from .cli import main
+
+main()
