@@ -46,7 +46,7 @@ _STYLES = {Level.OK: "green", Level.NOTE: "", Level.WARNING: "yellow", Level.FAU
 @click.command()
 @click.argument("target", metavar="MODULE:RECEIVER")
 @click.option(
-    "--url", help="The receiver's URL. The doctor also delivers tests there, at most four requests."
+    "--url", help="The receiver's URL. The doctor also delivers tests there, at most five requests."
 )
 @click.option(
     "--health-url",

@@ -27,6 +27,7 @@ __all__ = [
     "connecting",
     "failing",
     "mounted",
+    "refusing_large",
     "slow",
     "sound",
     "starting",
@@ -46,6 +47,20 @@ def unwired(receiver: Receiver) -> ASGIApp:
 def mounted(receiver: Receiver) -> ASGIApp:
     """Mount the receiver, so that Starlette redirects from the path without a slash."""
     return Starlette(routes=[Mount("/webhooks", receiver)], lifespan=receiver.lifespan)
+
+
+def refusing_large(receiver: Receiver, most: int, status: int) -> ASGIApp:
+    """Answer large bodies before the receiver, as a proxy with a limit does."""
+    app = sound(receiver)
+
+    async def limiting(scope: Scope, receive: Receive, send: Send) -> None:
+        length = int(dict(scope.get("headers", ())).get(b"content-length", b"0"))
+        if length > most:
+            await Response("too large", status)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return limiting
 
 
 def behind(middleware: Callable[[ASGIApp], ASGIApp]) -> Callable[[Receiver], ASGIApp]:

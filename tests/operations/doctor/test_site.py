@@ -61,7 +61,7 @@ async def looked_at(
         return await examine_site(subject, site.url + path, transport)
 
 
-async def test_a_sound_server_has_no_finding_to_fix_and_gets_four_requests() -> None:
+async def test_a_sound_server_has_no_finding_to_fix_and_gets_five_requests() -> None:
     served = new_receiver()
     ran: list[str] = []
 
@@ -80,13 +80,14 @@ async def test_a_sound_server_has_no_finding_to_fix_and_gets_four_requests() -> 
         "url.answer",
         "url.clock",
         "url.forgery",
+        "url.size",
         "url.slash",
         "url.time",
         "url.unfinished",
     }
     assert only(findings, "url.address").level is Level.NOTE, "the sender would refuse loopback"
     assert "401" in only(findings, "url.forgery").found
-    assert app.paths == ["/webhooks", "/webhooks", "/webhooks/", "/webhooks"]
+    assert app.paths == ["/webhooks", "/webhooks", "/webhooks", "/webhooks/", "/webhooks"]
     assert "never ends after 0." in only(findings, "url.unfinished").found
     [event_id] = ran
     assert event_id.startswith("evt_doctor_")
@@ -131,6 +132,43 @@ async def test_a_redirect_at_the_other_spelling_of_the_path_is_a_warning() -> No
     findings = await looked_at(apps.mounted(new_receiver()), path="/webhooks/")
     [found] = above_note(findings)
     assert (found.check, found.level) == ("url.slash", Level.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(413, "a proxy answers 413"), (403, "is answered 403 by something other")]
+)
+async def test_a_proxy_that_refuses_large_bodies_is_a_warning(status: int, words: str) -> None:
+    [found] = above_note(await looked_at(apps.refusing_large(new_receiver(), 1_000_000, status)))
+    assert (found.check, found.level) == ("url.size", Level.WARNING)
+    assert words in found.found
+    assert "client_max_body_size" in found.fix
+
+
+async def test_a_server_with_a_lower_limit_than_is_configured_here_is_a_warning() -> None:
+    def limited_to(body_bytes: int) -> Receiver:
+        limits = Limits(body_bytes=body_bytes, body_seconds=0.2)
+        return Receiver(secrets=SECRET, store="memory://", limits=limits)
+
+    app = apps.sound(limited_to(2000))
+    [found] = above_note(await looked_at(app, receiver=limited_to(4000)))
+    assert (found.check, found.level) == ("url.size", Level.WARNING)
+    assert "over the limit of the server" in found.found
+
+
+async def test_a_connection_that_breaks_at_a_large_body_is_a_warning() -> None:
+    class Breaking(OverHttp):
+        async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:
+            if len(request.body) > 1_000_000:
+                raise ConnectionError("no answer: ReadError")
+            return await super().post(request, network)
+
+    receiver = new_receiver()
+    subject = Subject(receiver, receiver, "/webhooks")
+    async with serving(apps.sound(new_receiver())) as site, Breaking() as transport:
+        findings = await examine_site(subject, f"{site.url}/webhooks", transport)
+    [found] = above_note(findings)
+    assert (found.check, found.level) == ("url.size", Level.WARNING)
+    assert "gets no answer (no answer: ReadError)" in found.found
 
 
 async def test_a_slow_answer_is_a_warning() -> None:

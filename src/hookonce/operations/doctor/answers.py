@@ -20,6 +20,12 @@ from .findings import Finding, fault, fine, warning
 # the handlers.
 _SLOW_SECONDS = 2.0
 
+PROXY_LIMIT = (
+    "raise the proxy's limit to that of the receiver, 2 MiB by default (nginx: client_max_body_size"
+    " 2m;)"
+)
+"""What to do about a proxy that refuses large bodies."""
+
 _EXEMPT = "exempt this path from middleware and proxy rules"
 _EXPLAINED: dict[str, tuple[str, str]] = {
     Refusal.NO_MATCHING_SIGNATURE: (
@@ -87,10 +93,7 @@ _NOT_OURS = {
     HTTPStatus.GONE: ("this status disables the endpoint at once", _CORRECT),
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: (
         "a proxy has a lower limit for bodies than the receiver",
-        (
-            "raise the proxy's limit to that of the receiver, 2 MiB by default (nginx:"
-            " client_max_body_size 2m;)"
-        ),
+        PROXY_LIMIT,
     ),
     HTTPStatus.BAD_GATEWAY: (
         "a proxy cannot reach the application",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from ...clock import system_clock
@@ -13,7 +14,7 @@ from ...errors import Refusal
 from ...outcome import Reason
 from ...sender import ANSWER_SECONDS
 from ...testing import SignedRequest
-from .answers import Reply, answer_finding, slash_findings, time_finding
+from .answers import PROXY_LIMIT, Reply, answer_finding, slash_findings, time_finding
 from .deliveries import TestDelivery
 from .findings import Finding, fault, fine, note, warning
 from .settings import clock_finding
@@ -22,14 +23,16 @@ from .unfinished import unfinished_finding
 
 _PLACE = "url"
 _LOOK_UP_SECONDS = 5.0
+_MOST_BODY_BYTES = 16 * 1024 * 1024  # a limit: the body is sent at each run of the doctor
 _SIGNS_OF_A_CHANGED_BODY = {Refusal.NO_MATCHING_SIGNATURE, Reason.BODY_INCOMPLETE}
 
 
 async def examine_site(subject: Subject, url: str, transport: Transport) -> list[Finding]:
-    """Send at most four test deliveries to a running server, and check the answers.
+    """Send at most five test deliveries to a running server, and check the answers.
 
-    They are signed with the receiver's newest secret. The body of the last never ends, so the check
-    lasts until the server gives up, or twelve seconds.
+    They are signed with the receiver's newest secret. One has the largest body that the receiver
+    accepts. The body of the last never ends, so the check lasts until the server gives up, or
+    twelve seconds.
 
     Args:
         subject: the receiver.
@@ -66,6 +69,9 @@ async def examine_site(subject: Subject, url: str, transport: Transport) -> list
         return findings
     findings.append(time_finding(_PLACE, reply.seconds))
     findings.append(await _forgery_finding(transport, url, delivery))
+    findings.append(
+        await _size_finding(transport, url, delivery, subject.receiver.limits.body_bytes)
+    )
     findings += await slash_findings(
         _PLACE,
         path,
@@ -122,6 +128,35 @@ async def _forgery_finding(transport: Transport, url: str, delivery: TestDeliver
         + " instead of 401",
         "look up this delivery in the server's log",
     )
+
+
+async def _size_finding(
+    transport: Transport, url: str, delivery: TestDelivery, most: int
+) -> Finding:
+    """Check whether the largest body that the receiver accepts reaches it.
+
+    The delivery is forged, so that no store keeps its body.
+    """
+    check, size = "url.size", min(most, _MOST_BODY_BYTES)
+    forged = delivery.forged()
+    request = SignedRequest(forged.body.ljust(size), forged.headers)
+    reply = await _post(transport, url, request)
+    shown = f"a body of {size:,} bytes"
+    if isinstance(reply, Finding):
+        # A server that refuses a body without reading it may break the connection.
+        fix = f"{PROXY_LIMIT}, and compare the server's Limits(body_bytes=…)"
+        return warning(check, f"{shown} gets no answer ({reply.found})", fix)
+    if reply.reason == Refusal.NO_MATCHING_SIGNATURE:
+        return fine(check, f"{shown} reaches the receiver")
+    if reply.reason == Reason.BODY_TOO_LARGE:
+        found = f"{shown} is over the limit of the server, but not over the limit configured here"
+        return warning(check, found, "restart the server with Limits(body_bytes=…) as it is here")
+    if reply.reason is None and reply.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        found = f"a proxy answers 413 to {shown}, which the receiver accepts: large events are lost"
+        return warning(check, found, PROXY_LIMIT)
+    answer = f"{reply.status} {reply.reason or 'by something other than the receiver'}"
+    found = f"{shown} is answered {answer}, instead of 401 by the receiver"
+    return warning(check, found, PROXY_LIMIT)
 
 
 async def _address_finding(url: str) -> Finding:
