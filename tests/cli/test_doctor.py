@@ -191,7 +191,7 @@ def test_a_secret_file_that_cannot_be_read_is_a_fault(here: Path) -> None:
     [found] = records(result)
     assert (found["check"], found["level"]) == ("secrets", "fault")
     assert "cannot read the secrets in missing-secrets" in found["found"]
-    assert "readable" in found["fix"]
+    assert "correct the path" in found["fix"]
 
 
 def test_a_server_that_forgets_and_evicts_is_named(here: Path) -> None:

@@ -181,7 +181,9 @@ async def test_a_connection_that_was_never_made_is_tried_again_whatever_was_aske
         with pytest.raises(NoAnswerError) as caught:
             await client.posts.create(DRAFT)
     assert not caught.value.may_have_arrived
-    assert str(caught.value) == "POST /v1/posts: cannot connect (ConnectError); it was not sent"
+    assert str(caught.value) == (
+        "POST /v1/posts: cannot connect to 127.0.0.1 (ConnectError); it was not sent"
+    )
 
 
 async def test_an_answer_that_does_not_come_ends_with_its_time(api: ScriptedApi) -> None:

@@ -150,6 +150,7 @@ def test_a_word_in_a_setting_for_secrets_is_no_secret(
         Verifier(word)
 
 
+AGAIN = "copy the whole value again"
 URL_SAFE = "it has '-' or '_', the URL-safe alphabet, or a prefix that is not 'whsec_'"
 
 
@@ -157,25 +158,32 @@ URL_SAFE = "it has '-' or '_', the URL-safe alphabet, or a prefix that is not 'w
     ("secret", "text"),
     [
         ("whsec_", "the secret is empty; copy the whole value that starts with 'whsec_'"),
-        ("whsec_ab-d", f"the secret is not standard base64: {URL_SAFE}"),
-        ("whsec_ab_d", f"the secret is not standard base64: {URL_SAFE}"),
+        ("whsec_ab-d", f"the secret is not standard base64: {URL_SAFE}; {AGAIN}"),
+        ("whsec_ab_d", f"the secret is not standard base64: {URL_SAFE}; {AGAIN}"),
         (
             "secret-d",
-            f"the secret does not start with 'whsec_' and is not standard base64: {URL_SAFE}",
+            (
+                "the secret does not start with 'whsec_' and is not standard base64:"
+                f" {URL_SAFE}; {AGAIN}"
+            ),
         ),
         (
             "whsec_abc!",
-            "the secret is not standard base64: it has characters outside A-Z a-z 0-9 + / =",
+            (
+                "the secret is not standard base64: it has characters outside A-Z a-z 0-9 + / =;"
+                f" {AGAIN}"
+            ),
         ),
         (
             "whsec_a=bc",
-            "the secret is not standard base64: its '=' padding is in the wrong place",
+            f"the secret is not standard base64: its '=' padding is in the wrong place; {AGAIN}",
         ),
         (
             "whsec_abcde",
             (
                 "the secret is not standard base64: its length is not a multiple of four:"
-                " characters are missing, perhaps the '=' at the end"
+                " characters are missing, perhaps the '=' at the end;"
+                f" {AGAIN}"
             ),
         ),
         (

@@ -155,11 +155,10 @@ def _load(target: str, url: str | None, *, factory: bool) -> tuple[Subject, ...]
 
 def _import_finding(module: str, error: Exception) -> Finding:
     if isinstance(error, SecretError):
-        return fault(
-            "secrets",
-            f"{module} cannot start: {error}",
-            "put the endpoint's secret where the receiver reads it, readable by this user",
-        )
+        found, _, fix = f"{module} cannot start: {error}".rpartition("; ")
+        if not found:
+            found, fix = fix, "put the endpoint's secret where the receiver reads it"
+        return fault("secrets", found, fix)
     return fault(
         "import",
         f"{module} cannot start: {error_text(error)}",

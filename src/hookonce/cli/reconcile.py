@@ -20,7 +20,7 @@ from hookonce.stores.reconciling import ReconcilingStore
 
 from .loading import load_receiver
 from .output import Output
-from .service import read_id, service_options, with_client
+from .service import read_id, service_options, with_advice, with_client
 from .statuses import CannotBegin, Status
 from .stores import use_existing
 from .times import read_since, time_text
@@ -114,7 +114,9 @@ def reconcile(
                 found = await receiver.reconcile(client, webhook_id, since=since)
                 if accepts:
                     found = await _accepted(found, receiver, event_ids or None, output)
-        except (ClientError, StoreError) as error:  # status 2, because status 1 means gaps
+        except ClientError as error:  # status 2, because status 1 means gaps
+            raise CannotBegin(with_advice(error, api_url)) from None
+        except StoreError as error:
             raise CannotBegin(str(error)) from None
         _show(found, client, output)
         for failure in found.failures:

@@ -7,10 +7,20 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
-from hookonce.client import ApiError, ApiKeyError, Client, ClientError, EnvironmentKey, FileKey
+from hookonce.client import (
+    ApiError,
+    ApiKeyError,
+    Client,
+    ClientError,
+    EnvironmentKey,
+    FileKey,
+    NoAnswerError,
+    UnreadableAnswerError,
+)
 from hookonce.client.connection import segment
 from hookonce.client.keys import KEY_VARIABLE
 
@@ -83,5 +93,17 @@ def with_client(api_url: str, key_file: Path | None, use: Callable[[Client], Awa
         details = "" if error.details is None else cut(json.dumps(error.details), _MAX_DETAILS)
         raise Nothing(f"{error} {details}".rstrip()) from None
     except ClientError as error:
-        raise Nothing(str(error)) from None
+        raise Nothing(with_advice(error, api_url)) from None
     return result
+
+
+def with_advice(error: ClientError, api_url: str) -> str:
+    """Return the text of an error; if another server may have been asked, with the URL to check."""
+    is_elsewhere = isinstance(error, UnreadableAnswerError) or (
+        isinstance(error, NoAnswerError) and not error.may_have_arrived
+    )
+    if not is_elsewhere:
+        return str(error)
+    url = urlsplit(api_url)
+    shown = url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    return f"{error}; check that {shown} is the service's API (--api-url, ${URL_VARIABLE})"

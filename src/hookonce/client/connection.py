@@ -302,7 +302,8 @@ class Connection:
                 finally:
                     await response.aclose()
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-            return _NoAnswer(f"cannot connect ({type(error).__name__})", may_have_arrived=False)
+            reason = f"cannot connect to {request.url.host} ({type(error).__name__})"
+            return _NoAnswer(reason, may_have_arrived=False)
         except httpx2.UnsupportedProtocol:
             return _NoAnswer("unknown protocol", may_have_arrived=False, is_lasting=True)
         except _PrivateAddressError:
@@ -519,7 +520,7 @@ def _refused(operation: Operation, answer: _Answer, key: str) -> _Failure:
         what = (
             "the answer is a redirect, and redirects are not followed"
             if is_redirect
-            else "the answer is an error without the interface's error body"
+            else "the answer is an error without the interface's error body: another server sent it"
         )
         error = UnreadableAnswerError(method, path, status, (what,))
     else:

@@ -14,6 +14,7 @@ from ..errors import SecretError
 from ..inbox.settings import Inbox
 from ..stores import open_store
 from ..stores.protocols import DEFAULT_RETENTION, InboxStore, Store
+from ..verification.providers import UNUSABLE
 from ..verification.secrets import SecretSource, SecretsProvider, fault_among, secrets_of
 
 # Keys are `endpoint:id`; without a colon in the name, two different pairs never share a key.
@@ -132,7 +133,7 @@ class ReceiverSettings:
     def secrets_fault(self) -> tuple[str, ...]:
         """Return the provider's error, if it cannot read new secrets and keeps the old; else ()."""
         fault = getattr(self.secrets.source, "fault", None)
-        return () if fault is None else (str(fault),)
+        return () if fault is None else (f"{UNUSABLE}: {fault}",)
 
 
 def opened_store(store: Store | str, retention: float | timedelta | None, clock: Clock) -> Store:

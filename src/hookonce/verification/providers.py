@@ -18,6 +18,20 @@ _log = get_logger("hookonce.secrets")
 
 SECRETS_VARIABLE = "HOOKONCE_SECRETS"
 
+UNUSABLE = "the new secrets cannot be used, so the old ones stay"
+"""The beginning of a warning: a provider of secrets keeps the last good ones."""
+
+_FIXES = {
+    FileNotFoundError: (
+        "; write the endpoint's secret to this file, or correct the path (a relative path starts at"
+        " the working folder)"
+    ),
+    PermissionError: (
+        "; let the user that runs this process read the file (chown, chmod) and open its folder"
+    ),
+}
+"""What to do about an error of the system when a file is read."""
+
 _Version: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -95,7 +109,7 @@ class FileSecrets:
             # permission can end without a change of the file.
             if (version, str(error)) != self._fault:
                 self._fault = version, str(error)
-                _log.error("the new secrets cannot be used, so the old ones stay: %s", error)
+                _log.error("%s: %s", UNUSABLE, error)
         else:
             _log.info("reloaded %d secrets", len(self._secrets))
             # Set the version last: until then, other threads wait for the new secrets. Use the
@@ -142,6 +156,8 @@ def _text_or_fault(path: Path) -> tuple[str, str | None]:
     try:
         return path.read_text(encoding="utf-8"), None
     except UnicodeDecodeError:
-        return "", "it is not UTF-8 text"
+        return "", "it is not UTF-8 text; write the endpoint's secret (whsec_…) to it"
     except Exception as error:  # noqa: BLE001 - any error must leave the last good secrets in force
-        return "", getattr(error, "strerror", None) or type(error).__name__
+        fault = getattr(error, "strerror", None) or type(error).__name__
+        fix = next((fix for kind, fix in _FIXES.items() if isinstance(error, kind)), "")
+        return "", f"{fault}{fix}"

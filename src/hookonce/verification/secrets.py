@@ -153,7 +153,7 @@ def _key_or_fault(secret: object) -> bytes | str:
     fault = _base64_fault(encoded)
     if fault is not None:
         unprefixed = "" if has_prefix else f"does not start with {_PREFIX!r} and "
-        return f"the secret {unprefixed}is not standard base64: {fault}"
+        return f"the secret {unprefixed}is not standard base64: {fault}; copy the whole value again"
     key = base64.b64decode(encoded)
     if len(key) < USUAL_KEY_BYTES and not has_prefix:
         return (
