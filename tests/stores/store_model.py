@@ -130,7 +130,7 @@ class Event:
         elif self.letter is not None and self.letter.is_kept:
             self.letter.dead_unix = min(self.letter.dead_unix, dead_unix)
 
-    def is_saved(self, now: float) -> bool:
+    def may_come(self, now: float) -> bool:
         """Return whether a body is kept, and the sender may bring the event again."""
         return self.letter is not None and self.letter.is_kept and now < self.letter.dead_unix
 
@@ -142,7 +142,7 @@ class Event:
 
     def dead_letter(self, now: float) -> DeadLetterRecord | None:
         """Return the letter, unless it is only kept."""
-        return None if self.is_saved(now) else self.shown(now)
+        return None if self.may_come(now) else self.shown(now)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -214,13 +214,13 @@ class StoreMachine(RuleBasedStateMachine):
         self, key: DeliveryKey, token: Token, lease: float, result: ClaimResult | None
     ) -> None:
         event = self.events[key]
-        letter = event.letter if event.is_saved(self.now) else event.shown(self.now)
+        letter = event.letter if event.may_come(self.now) else event.shown(self.now)
         if letter is None:
             assert result is None
         else:
             assert result is not None
             assert self.store.keeps_bodies
-            letter.is_kept = event.is_saved(self.now)
+            letter.is_kept = event.may_come(self.now)
             self.claimed(key, token, lease, result, is_replay=True)
 
     def claimed(
@@ -335,7 +335,7 @@ class StoreMachine(RuleBasedStateMachine):
         if event.letter is not None and event.letter.is_kept:
             event.letter.reason, event.letter.error = DeadReason.EXHAUSTED, "it failed"
             event.letter.attempts = event.attempts
-            event.letter.is_kept = event.is_saved(self.now)
+            event.letter.is_kept = event.may_come(self.now)
 
     @rule(key=keys, age=ages)
     def complete(self, key: DeliveryKey, age: int) -> None:
@@ -439,7 +439,7 @@ class StoreMachine(RuleBasedStateMachine):
             return Done()
         if self.now < event.until:  # a lease is cut to its length when somebody looks
             event.until = min(event.until, self.now + event.lease)
-        if event.letter is not None and not event.is_saved(self.now):
+        if event.letter is not None and not event.may_come(self.now):
             return Dead() if event.dead_letter(self.now) else Waiting()
         return Stored() if event.place is None else Waiting()
 
@@ -556,7 +556,7 @@ class StoreMachine(RuleBasedStateMachine):
             for key, event in self.events.items()
             if (letter := event.shown(self.now)) is not None
         }
-        dead = [key for key in expected if not self.events[key].is_saved(self.now)]
+        dead = [key for key in expected if not self.events[key].may_come(self.now)]
         in_flight = sum(self.now < event.until for event in self.events.values())
         waiting = {key: event for key, event in self.events.items() if event.place}
         stats = self.run(self.store.stats())

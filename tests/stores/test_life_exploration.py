@@ -56,10 +56,17 @@ DELIVERIES = 2
 TOKENS = tuple(Token(f"worker {n}") for n in range(3))
 
 # Where an event is that the sender was told a 2xx for.
-SAFE = {State.WAITING, State.FETCHED, State.KEPT, State.INTERRUPTED, State.DEAD, State.REPLAYED}
+SAFE = {
+    State.WAITING,
+    State.FETCHED,
+    State.LAST_CHANCE,
+    State.INTERRUPTED,
+    State.DEAD,
+    State.REPLAYED,
+}
 SAFE |= {State.DONE}
 # Where it is that was given up, or will be if the attempt that runs fails.
-DEAD = {State.KEPT, State.INTERRUPTED, State.DEAD, State.REPLAYED}
+DEAD = {State.LAST_CHANCE, State.INTERRUPTED, State.DEAD, State.REPLAYED}
 
 
 class Worker(NamedTuple):
@@ -191,7 +198,7 @@ class Walk:
             asked.append("replay")
         for name in asked:
             state = self.state(world)
-            grants = state in {State.FREE, State.SAVED} or name in {"fetch", "replay"}
+            grants = state in {State.FREE, State.KEPT_FREE} or name in {"fetch", "replay"}
             if grants and not may_grant and name != "enqueue":
                 yield world, True
                 continue
@@ -211,7 +218,7 @@ class Walk:
                 world, is_answered = world._replace(may_be_dead=True), True
             case "save in flight":
                 after = self.steps.keep_in_flight(record, MOMENT, LATER)
-                self.saw(record, Step.SAVE_IN_FLIGHT, after)
+                self.saw(record, Step.KEEP_IN_FLIGHT_UNTIL, after)
             case "enqueue":
                 result, after = self.steps.enqueue(record, MOMENT, token)
                 self.saw(record, Step.ENQUEUE, after, is_own=isinstance(result, Stored))
@@ -335,7 +342,7 @@ class Walk:
         claim = Claimed(KEY, TOKENS[n], 1, NONE, LEASE)
         ownership, after = self.steps.keep(world.record, MOMENT, claim, LATER)
         if ownership is Ownership.HELD:
-            self.saw(world.record, Step.SAVE, after)
+            self.saw(world.record, Step.KEEP_UNTIL, after)
         return world._replace(record=after)
 
     def with_person(self, world: World) -> World:
@@ -557,7 +564,7 @@ def keep_that_puts_off_the_end(
     ownership, after = life.keep(record, moment, claim, dead_unix)
     if ownership is Ownership.HELD and after.dead_letter is not None and after.dead_letter.is_kept:
         letter = after.dead_letter._replace(
-            buried_unix=dead_unix or NOW, is_saved=dead_unix is not None
+            buried_unix=dead_unix or NOW, sender_retries=dead_unix is not None
         )
         after = after._replace(dead_letter=letter)
     return ownership, after
@@ -659,10 +666,10 @@ MISTAKES = {
 
 WRONG_ROWS = [
     (State.CLAIMED, Step.CLAIM, Answer.GRANTED, "two live owners|not counted"),
-    (State.KEPT, Step.CLAIM, Answer.GRANTED, "two live owners|not counted"),
-    (State.SAVED_CLAIMED, Step.CLAIM, Answer.GRANTED, "two live owners|not counted"),
-    (State.SAVED, Step.CLAIM, Answer.DEAD, "acknowledged is lost"),
-    (State.SAVED, Step.ENQUEUE, Answer.WAITING, "acknowledged is lost"),
+    (State.LAST_CHANCE, Step.CLAIM, Answer.GRANTED, "two live owners|not counted"),
+    (State.KEPT_CLAIMED, Step.CLAIM, Answer.GRANTED, "two live owners|not counted"),
+    (State.KEPT_FREE, Step.CLAIM, Answer.DEAD, "acknowledged is lost"),
+    (State.KEPT_FREE, Step.ENQUEUE, Answer.WAITING, "acknowledged is lost"),
     (State.FETCHED, Step.FETCH, Answer.GRANTED, "two live owners|not counted"),
     (State.REPLAYED, Step.REPLAY, Answer.GRANTED, "two live owners|not counted"),
     (State.DONE, Step.CLAIM, Answer.GRANTED, "not done any more"),

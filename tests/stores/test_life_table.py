@@ -27,9 +27,9 @@ from hookonce.stores.values import Claimed, DeadReason, DeliveryKey, Token
 
 STORES = Path(hookonce.stores.__file__).parent
 ROWS = {f"{state.name}.{step.value}" for state, steps in LIFE.items() for step in steps}
-LIVE = {State.CLAIMED, State.FETCHED, State.SAVED_CLAIMED, State.KEPT, State.REPLAYED}
-OWNERS = {Step.EXTEND, Step.RELEASE, Step.KEEP, Step.SAVE, Step.BURY}
-KEEPS = {Step.KEEP, Step.SAVE, Step.KEEP_IN_FLIGHT, Step.SAVE_IN_FLIGHT}
+LIVE = {State.CLAIMED, State.FETCHED, State.KEPT_CLAIMED, State.LAST_CHANCE, State.REPLAYED}
+OWNERS = {Step.EXTEND, Step.RELEASE, Step.KEEP, Step.KEEP_UNTIL, Step.BURY}
+KEEPS = {Step.KEEP, Step.KEEP_UNTIL, Step.KEEP_IN_FLIGHT, Step.KEEP_IN_FLIGHT_UNTIL}
 ALWAYS_DONE = {Step.COMPLETE, Step.DISCARD}
 CHANGES = {Answer.GRANTED, Answer.STORED, Answer.APPLIED}
 
@@ -53,12 +53,12 @@ DEAD_AT = SCHEDULE_OVER.unix
 QUEUED = Queued(Token("enqueued"), MOMENT.now, 0.0)
 DEAD = DeadLetterRecord(DeadReason.EXHAUSTED, "", MOMENT.unix, is_kept=False)
 KEPT = DEAD._replace(is_kept=True)
-SAVED = KEPT._replace(buried_unix=DEAD_AT, is_saved=True)
+KEPT_UNTIL = KEPT._replace(buried_unix=DEAD_AT, sender_retries=True)
 
 UNCLAIMED = {
     State.FREE: NEW._replace(token=TOKEN, lease=30.0),
     State.WAITING: NEW._replace(token=TOKEN, lease=30.0, queued=QUEUED),
-    State.SAVED: NEW._replace(token=TOKEN, lease=30.0, dead_letter=SAVED),
+    State.KEPT_FREE: NEW._replace(token=TOKEN, lease=30.0, dead_letter=KEPT_UNTIL),
     State.INTERRUPTED: NEW._replace(token=TOKEN, lease=30.0, dead_letter=KEPT),
     State.DEAD: NEW._replace(token=TOKEN, lease=30.0, dead_letter=DEAD),
 }
@@ -76,9 +76,9 @@ STEPS: dict[Step, Callable[[Record], tuple[object, Record]]] = {
     Step.EXTEND: lambda record: life.extend(record, MOMENT, OWNED),
     Step.RELEASE: lambda record: life.release(record, MOMENT, OWNED),
     Step.KEEP: lambda record: life.keep(record, MOMENT, OWNED),
-    Step.SAVE: lambda record: life.keep(record, MOMENT, OWNED, DEAD_AT),
+    Step.KEEP_UNTIL: lambda record: life.keep(record, MOMENT, OWNED, DEAD_AT),
     Step.KEEP_IN_FLIGHT: lambda record: (None, life.keep_in_flight(record, MOMENT)),
-    Step.SAVE_IN_FLIGHT: lambda record: (None, life.keep_in_flight(record, MOMENT, DEAD_AT)),
+    Step.KEEP_IN_FLIGHT_UNTIL: lambda record: (None, life.keep_in_flight(record, MOMENT, DEAD_AT)),
     Step.BURY: lambda record: life.bury(record, MOMENT, OWNED, DeadReason.REJECTED),
 }
 
@@ -115,7 +115,13 @@ def test_the_contract_has_a_rule_for_every_row_and_no_two_rules_of_one_name() ->
 
 @pytest.mark.parametrize("state", State)
 def test_every_state_answers_a_claim_and_an_enqueue_and_can_be_completed(state: State) -> None:
-    asked = {Step.CLAIM, Step.ENQUEUE, Step.COMPLETE, Step.KEEP_IN_FLIGHT, Step.SAVE_IN_FLIGHT}
+    asked = {
+        Step.CLAIM,
+        Step.ENQUEUE,
+        Step.COMPLETE,
+        Step.KEEP_IN_FLIGHT,
+        Step.KEEP_IN_FLIGHT_UNTIL,
+    }
     assert asked <= set(LIFE[state])
     assert LIFE[state][Step.COMPLETE].state is State.DONE
 
@@ -128,8 +134,8 @@ def test_exactly_the_states_in_which_an_attempt_runs_expire() -> None:
 
 def test_exactly_what_was_saved_ends_by_itself() -> None:
     assert {state: LIFE[state][Step.END].state for state in State if Step.END in LIFE[state]} == {
-        State.SAVED: State.INTERRUPTED,
-        State.SAVED_CLAIMED: State.KEPT,
+        State.KEPT_FREE: State.INTERRUPTED,
+        State.KEPT_CLAIMED: State.LAST_CHANCE,
     }
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
 REMEMBERED_SECONDS = 7 * 86_400.0
-"""How long an application counts after it registered; some register only at their start."""
+"""How long a registration counts; some applications register only when they start."""
 
 MOST_REMEMBERED = 50
-"""The largest number of applications remembered per endpoint; the last registered remain."""
+"""The largest number of applications per endpoint; the store forgets the oldest registrations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class RegisteringStore(Protocol):
 def strangers(own: Application, known: Iterable[Application]) -> tuple[Application, ...]:
     """Return the applications that share no handler or secret, even through other applications."""
     family, others = [own], list(known)
-    for one in family:  # the loop also visits the applications that it appends
+    for one in family:  # the loop also visits applications that its body appends
         family += [other for other in others if one.shares(other)]
         others = [other for other in others if not one.shares(other)]
     return tuple(others)

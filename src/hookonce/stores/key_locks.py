@@ -6,8 +6,8 @@ the moment, and writes the record that it gets back. Three rules:
 - One token at a time holds a key lock, until its lease ends or it releases the key lock.
 - The watermark is a fact and only rises. An event below the watermark, or the event that set it, is
   stale, whether the key lock is held or not.
-- Waiting events queue, so that a release can call the next event. The queue is forgotten when the
-  lease of the holder ends, since its events are due again by then.
+- Waiting events form a queue, so that a release can make the next event due. The queue is forgotten
+  when the lease of the holder ends, because the waiting events are due again by then.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def release(
 
 
 def is_stale(watermark: Watermark, succeeded: Watermark, *, drop_ties: bool) -> bool:
-    """Return whether an event is older than the newest event that has succeeded."""
+    """Return whether an event comes too late: a newer event, or the event itself, has succeeded."""
     if watermark.created_unix_us == succeeded.created_unix_us:
         return drop_ties or watermark.event_id == succeeded.event_id
     return watermark < succeeded
@@ -108,7 +108,7 @@ def is_forgotten(record: KeyLockRecord, moment: Moment) -> bool:
 def _at(record: KeyLockRecord, moment: Moment) -> KeyLockRecord:
     """Return the record without its expired lease, queue and watermark."""
     token, until, lease, waiting, watermark, watermark_until = record
-    # If the time left is longer than the lease, the clock was set back or restarted.
+    # A lease with more time left than its length: the clock was set back or has restarted.
     until = min(until, moment.now + lease)
     if moment.now >= until:
         token, waiting = None, ()

@@ -5,24 +5,26 @@ store passes the record of an event and the moment, and writes the record that i
 
 The memory store calls these functions for all but the first claim. SQLite writes the first
 claim, the first enqueue, fetch and completion as SQL over many events at once. The Redis store has
-the whole table a second time, in Lua. All three name the rows that they implement, as FREE.claim.
+the whole table a second time, in Lua. Comments in all three name the rows that the code implements:
+FREE.claim is the step CLAIM in the state FREE.
 
     FREE           new, or released: the next delivery claims it
     CLAIMED        an attempt runs
     WAITING        in the inbox
     FETCHED        in the inbox, and an attempt runs
-    SAVED          like FREE; the delivery is kept in case the sender does not send it again
-    SAVED_CLAIMED  like CLAIMED; the delivery is kept in case the sender does not send it again
-    KEPT           an attempt runs; the delivery is kept in case the attempt fails
-    INTERRUPTED    the delivery was kept and its attempt has ended without an answer: a dead letter
+    KEPT_FREE      like FREE; the delivery is kept in case the sender does not send it again
+    KEPT_CLAIMED   like CLAIMED; the delivery is kept in case the sender does not send it again
+    LAST_CHANCE    like KEPT_CLAIMED, but the sender will not send the event again
+    INTERRUPTED    a dead letter: the last chance has ended without a result
     DEAD           a dead letter
     REPLAYED       a dead letter, and an attempt runs
     DONE           handled, or discarded by an operator
 
 A delivery is kept with the time at which it becomes a dead letter. If the signature proves that the
-sender will not send the event again, that time is now, and the event is KEPT. Otherwise it is the
-end of the sender's retry schedule. Until then the event is SAVED or SAVED_CLAIMED and can be
-claimed as usual; at that time SAVED becomes INTERRUPTED, and SAVED_CLAIMED becomes KEPT.
+sender will not send the event again, that time is now, and the state is LAST_CHANCE. Otherwise that
+time is the end of the sender's retry schedule. Until then the event is KEPT_FREE or KEPT_CLAIMED,
+and can be claimed as usual. At that time KEPT_FREE becomes INTERRUPTED, and KEPT_CLAIMED becomes
+LAST_CHANCE.
 
 Four rules hold in every state and are not rows of the table:
 
@@ -70,9 +72,9 @@ class State(Enum):
     CLAIMED = "claimed"
     WAITING = "waiting"
     FETCHED = "fetched"
-    SAVED = "saved"
-    SAVED_CLAIMED = "saved_claimed"
-    KEPT = "kept"
+    KEPT_FREE = "kept_free"
+    KEPT_CLAIMED = "kept_claimed"
+    LAST_CHANCE = "last_chance"
     INTERRUPTED = "interrupted"
     DEAD = "dead"
     REPLAYED = "replayed"
@@ -90,18 +92,20 @@ class Step(Enum):
     REPLAY = "replay"
     DISCARD = "discard"
     KEEP_IN_FLIGHT = "keep_in_flight"
-    SAVE_IN_FLIGHT = "save_in_flight"
+    """A call of ``keep_in_flight`` for an event that the sender will not send again."""
+    KEEP_IN_FLIGHT_UNTIL = "keep_in_flight_until"
     """A call of ``keep_in_flight`` for an event that the sender may send again."""
     COMPLETE = "complete"
     EXPIRE = "expire"
     """The lease runs out."""
     END = "end"
-    """The sender's retry schedule ends, and a saved delivery becomes a dead letter."""
+    """The sender's retry schedule ends, and a kept delivery becomes a dead letter."""
     EXTEND = "extend"
     RELEASE = "release"
     """A call of ``release`` or, for an event of the inbox, of ``retry``."""
     KEEP = "keep"
-    SAVE = "save"
+    """A call of ``keep`` for an event that the sender will not send again."""
+    KEEP_UNTIL = "keep_until"
     """A call of ``keep`` for an event that the sender may send again."""
     BURY = "bury"
 
@@ -136,26 +140,26 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.CLAIM: Then(Answer.GRANTED, State.CLAIMED),
         Step.ENQUEUE: Then(Answer.STORED, State.WAITING),
         Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.INTERRUPTED),
-        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.SAVED),
+        Step.KEEP_IN_FLIGHT_UNTIL: Then(Answer.APPLIED, State.KEPT_FREE),
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
         Step.EXTEND: Then(Answer.APPLIED, State.CLAIMED),
         Step.RELEASE: Then(Answer.APPLIED, State.FREE),
         Step.KEEP: Then(Answer.APPLIED, State.INTERRUPTED),
-        Step.SAVE: Then(Answer.APPLIED, State.SAVED),
+        Step.KEEP_UNTIL: Then(Answer.APPLIED, State.KEPT_FREE),
         Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.CLAIMED: {
         Step.CLAIM: Then(Answer.IN_FLIGHT, State.CLAIMED),
         # A process without an inbox runs the attempt; the event is due when the lease ends.
         Step.ENQUEUE: Then(Answer.STORED, State.FETCHED),
-        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.KEPT),
-        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.SAVED_CLAIMED),
+        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.LAST_CHANCE),
+        Step.KEEP_IN_FLIGHT_UNTIL: Then(Answer.APPLIED, State.KEPT_CLAIMED),
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
         Step.EXPIRE: Then(Answer.APPLIED, State.FREE),
         Step.EXTEND: Then(Answer.APPLIED, State.CLAIMED),
         Step.RELEASE: Then(Answer.APPLIED, State.FREE),
-        Step.KEEP: Then(Answer.APPLIED, State.KEPT),
-        Step.SAVE: Then(Answer.APPLIED, State.SAVED_CLAIMED),
+        Step.KEEP: Then(Answer.APPLIED, State.LAST_CHANCE),
+        Step.KEEP_UNTIL: Then(Answer.APPLIED, State.KEPT_CLAIMED),
         Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.WAITING: {
@@ -163,12 +167,12 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.ENQUEUE: Then(Answer.WAITING, State.WAITING),
         Step.FETCH: Then(Answer.GRANTED, State.FETCHED),
         Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.WAITING),
-        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.WAITING),
+        Step.KEEP_IN_FLIGHT_UNTIL: Then(Answer.APPLIED, State.WAITING),
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
         Step.EXTEND: Then(Answer.APPLIED, State.FETCHED),
         Step.RELEASE: Then(Answer.APPLIED, State.WAITING),
         Step.KEEP: Then(Answer.APPLIED, State.WAITING),
-        Step.SAVE: Then(Answer.APPLIED, State.WAITING),
+        Step.KEEP_UNTIL: Then(Answer.APPLIED, State.WAITING),
         Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.FETCHED: {
@@ -176,58 +180,58 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.ENQUEUE: Then(Answer.WAITING, State.FETCHED),
         Step.FETCH: Then(Answer.IN_FLIGHT, State.FETCHED),
         Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.FETCHED),
-        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.FETCHED),
+        Step.KEEP_IN_FLIGHT_UNTIL: Then(Answer.APPLIED, State.FETCHED),
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
         Step.EXPIRE: Then(Answer.APPLIED, State.WAITING),
         Step.EXTEND: Then(Answer.APPLIED, State.FETCHED),
         Step.RELEASE: Then(Answer.APPLIED, State.WAITING),
         Step.KEEP: Then(Answer.APPLIED, State.FETCHED),
-        Step.SAVE: Then(Answer.APPLIED, State.FETCHED),
+        Step.KEEP_UNTIL: Then(Answer.APPLIED, State.FETCHED),
         Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
-    State.SAVED: {
-        Step.CLAIM: Then(Answer.GRANTED, State.SAVED_CLAIMED),
-        # The inbox stores its own copy of the body, so the saved delivery is dropped.
+    State.KEPT_FREE: {
+        Step.CLAIM: Then(Answer.GRANTED, State.KEPT_CLAIMED),
+        # The inbox stores its own copy of the body, so the kept delivery is dropped.
         Step.ENQUEUE: Then(Answer.STORED, State.WAITING),
-        Step.REPLAY: Then(Answer.GRANTED, State.SAVED_CLAIMED),
+        Step.REPLAY: Then(Answer.GRANTED, State.KEPT_CLAIMED),
         Step.DISCARD: Then(Answer.APPLIED, State.DONE),
         Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.INTERRUPTED),
-        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.SAVED),
+        Step.KEEP_IN_FLIGHT_UNTIL: Then(Answer.APPLIED, State.KEPT_FREE),
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
         Step.END: Then(Answer.APPLIED, State.INTERRUPTED),
-        Step.EXTEND: Then(Answer.APPLIED, State.SAVED_CLAIMED),
-        Step.RELEASE: Then(Answer.APPLIED, State.SAVED),
+        Step.EXTEND: Then(Answer.APPLIED, State.KEPT_CLAIMED),
+        Step.RELEASE: Then(Answer.APPLIED, State.KEPT_FREE),
         Step.KEEP: Then(Answer.APPLIED, State.INTERRUPTED),
-        Step.SAVE: Then(Answer.APPLIED, State.SAVED),
+        Step.KEEP_UNTIL: Then(Answer.APPLIED, State.KEPT_FREE),
         Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
-    State.SAVED_CLAIMED: {
-        Step.CLAIM: Then(Answer.IN_FLIGHT, State.SAVED_CLAIMED),
+    State.KEPT_CLAIMED: {
+        Step.CLAIM: Then(Answer.IN_FLIGHT, State.KEPT_CLAIMED),
         Step.ENQUEUE: Then(Answer.STORED, State.FETCHED),
-        Step.REPLAY: Then(Answer.IN_FLIGHT, State.SAVED_CLAIMED),
-        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.KEPT),
-        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.SAVED_CLAIMED),
+        Step.REPLAY: Then(Answer.IN_FLIGHT, State.KEPT_CLAIMED),
+        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.LAST_CHANCE),
+        Step.KEEP_IN_FLIGHT_UNTIL: Then(Answer.APPLIED, State.KEPT_CLAIMED),
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
-        Step.EXPIRE: Then(Answer.APPLIED, State.SAVED),
-        Step.END: Then(Answer.APPLIED, State.KEPT),
-        Step.EXTEND: Then(Answer.APPLIED, State.SAVED_CLAIMED),
-        Step.RELEASE: Then(Answer.APPLIED, State.SAVED),
-        Step.KEEP: Then(Answer.APPLIED, State.KEPT),
-        Step.SAVE: Then(Answer.APPLIED, State.SAVED_CLAIMED),
+        Step.EXPIRE: Then(Answer.APPLIED, State.KEPT_FREE),
+        Step.END: Then(Answer.APPLIED, State.LAST_CHANCE),
+        Step.EXTEND: Then(Answer.APPLIED, State.KEPT_CLAIMED),
+        Step.RELEASE: Then(Answer.APPLIED, State.KEPT_FREE),
+        Step.KEEP: Then(Answer.APPLIED, State.LAST_CHANCE),
+        Step.KEEP_UNTIL: Then(Answer.APPLIED, State.KEPT_CLAIMED),
         Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
-    State.KEPT: {
-        Step.CLAIM: Then(Answer.IN_FLIGHT, State.KEPT),
-        Step.ENQUEUE: Then(Answer.WAITING, State.KEPT),
-        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.KEPT),
-        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.KEPT),
+    State.LAST_CHANCE: {
+        Step.CLAIM: Then(Answer.IN_FLIGHT, State.LAST_CHANCE),
+        Step.ENQUEUE: Then(Answer.WAITING, State.LAST_CHANCE),
+        Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.LAST_CHANCE),
+        Step.KEEP_IN_FLIGHT_UNTIL: Then(Answer.APPLIED, State.LAST_CHANCE),
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
         Step.EXPIRE: Then(Answer.APPLIED, State.INTERRUPTED),
-        Step.EXTEND: Then(Answer.APPLIED, State.KEPT),
+        Step.EXTEND: Then(Answer.APPLIED, State.LAST_CHANCE),
         # The sender will not send the event again, so its failure is final.
         Step.RELEASE: Then(Answer.APPLIED, State.DEAD),
-        Step.KEEP: Then(Answer.APPLIED, State.KEPT),
-        Step.SAVE: Then(Answer.APPLIED, State.KEPT),
+        Step.KEEP: Then(Answer.APPLIED, State.LAST_CHANCE),
+        Step.KEEP_UNTIL: Then(Answer.APPLIED, State.LAST_CHANCE),
         Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.INTERRUPTED: {
@@ -236,12 +240,12 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.REPLAY: Then(Answer.GRANTED, State.REPLAYED),
         Step.DISCARD: Then(Answer.APPLIED, State.DONE),
         Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.INTERRUPTED),
-        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.INTERRUPTED),
+        Step.KEEP_IN_FLIGHT_UNTIL: Then(Answer.APPLIED, State.INTERRUPTED),
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
-        Step.EXTEND: Then(Answer.APPLIED, State.KEPT),
+        Step.EXTEND: Then(Answer.APPLIED, State.LAST_CHANCE),
         Step.RELEASE: Then(Answer.APPLIED, State.DEAD),
         Step.KEEP: Then(Answer.APPLIED, State.INTERRUPTED),
-        Step.SAVE: Then(Answer.APPLIED, State.INTERRUPTED),
+        Step.KEEP_UNTIL: Then(Answer.APPLIED, State.INTERRUPTED),
         Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.DEAD: {
@@ -250,12 +254,12 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.REPLAY: Then(Answer.GRANTED, State.REPLAYED),
         Step.DISCARD: Then(Answer.APPLIED, State.DONE),
         Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.DEAD),
-        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.DEAD),
+        Step.KEEP_IN_FLIGHT_UNTIL: Then(Answer.APPLIED, State.DEAD),
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
         Step.EXTEND: Then(Answer.APPLIED, State.REPLAYED),
         Step.RELEASE: Then(Answer.APPLIED, State.DEAD),
         Step.KEEP: Then(Answer.APPLIED, State.DEAD),
-        Step.SAVE: Then(Answer.APPLIED, State.DEAD),
+        Step.KEEP_UNTIL: Then(Answer.APPLIED, State.DEAD),
         Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.REPLAYED: {
@@ -264,20 +268,20 @@ LIFE: dict[State, dict[Step, Then]] = {
         Step.REPLAY: Then(Answer.IN_FLIGHT, State.REPLAYED),
         Step.DISCARD: Then(Answer.APPLIED, State.DONE),
         Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.REPLAYED),
-        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.REPLAYED),
+        Step.KEEP_IN_FLIGHT_UNTIL: Then(Answer.APPLIED, State.REPLAYED),
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
         Step.EXPIRE: Then(Answer.APPLIED, State.DEAD),
         Step.EXTEND: Then(Answer.APPLIED, State.REPLAYED),
         Step.RELEASE: Then(Answer.APPLIED, State.DEAD),
         Step.KEEP: Then(Answer.APPLIED, State.REPLAYED),
-        Step.SAVE: Then(Answer.APPLIED, State.REPLAYED),
+        Step.KEEP_UNTIL: Then(Answer.APPLIED, State.REPLAYED),
         Step.BURY: Then(Answer.APPLIED, State.DEAD),
     },
     State.DONE: {
         Step.CLAIM: Then(Answer.DONE, State.DONE),
         Step.ENQUEUE: Then(Answer.DONE, State.DONE),
         Step.KEEP_IN_FLIGHT: Then(Answer.APPLIED, State.DONE),
-        Step.SAVE_IN_FLIGHT: Then(Answer.APPLIED, State.DONE),
+        Step.KEEP_IN_FLIGHT_UNTIL: Then(Answer.APPLIED, State.DONE),
         Step.COMPLETE: Then(Answer.APPLIED, State.DONE),
     },
 }
@@ -285,12 +289,12 @@ LIFE: dict[State, dict[Step, Then]] = {
 
 # The states whose records have a certain part: a live claim, an entry in the inbox, or one kind of
 # dead letter. `state_of` finds the state by these parts; a step writes the parts of its next state.
-_LIVE = {State.CLAIMED, State.FETCHED, State.SAVED_CLAIMED, State.KEPT, State.REPLAYED}
+_LIVE = {State.CLAIMED, State.FETCHED, State.KEPT_CLAIMED, State.LAST_CHANCE, State.REPLAYED}
 _IN_INBOX = {State.WAITING, State.FETCHED}
-_SAVED = {State.SAVED, State.SAVED_CLAIMED}
-_KEPT = {State.KEPT, State.INTERRUPTED}
+_SENDER_RETRIES = {State.KEPT_FREE, State.KEPT_CLAIMED}
+_KEPT = {State.LAST_CHANCE, State.INTERRUPTED}
 _DEAD = {State.DEAD, State.REPLAYED}
-_WITH_DEAD_LETTER = _SAVED | _KEPT | _DEAD
+_WITH_DEAD_LETTER = _SENDER_RETRIES | _KEPT | _DEAD
 
 # Each failure writes the event's whole history again, so its length is bounded.
 MAX_HISTORY = 20
@@ -322,19 +326,19 @@ class DeadLetterRecord(NamedTuple):
         error: what failed.
         buried_unix: Unix time at which it became, or will become, a dead letter.
         is_kept: whether the delivery is only kept: it is no dead letter while an attempt runs.
-        is_saved: whether it is no dead letter before ``buried_unix`` either, since the sender may
-            send the event again.
+        sender_retries: whether it is no dead letter before ``buried_unix`` either, because the
+            sender may send the event again.
     """
 
     reason: DeadReason
     error: str
     buried_unix: float
     is_kept: bool
-    is_saved: bool = False
+    sender_retries: bool = False
 
     def may_come(self, moment: Moment) -> bool:
         """Return whether the sender may still send the event again."""
-        return self.is_saved and moment.unix < self.buried_unix
+        return self.sender_retries and moment.unix < self.buried_unix
 
 
 class Record(NamedTuple):
@@ -395,14 +399,18 @@ def state_of(record: Record, moment: Moment) -> State:
         return State.DONE
     dead_letter = record.dead_letter
     if dead_letter is not None:
-        state = State.KEPT if dead_letter.is_kept else State.REPLAYED
-        if dead_letter.is_saved:
-            state = State.SAVED_CLAIMED
+        state = State.LAST_CHANCE if dead_letter.is_kept else State.REPLAYED
+        if dead_letter.sender_retries:
+            state = State.KEPT_CLAIMED
     else:
         state = State.CLAIMED if record.queued is None else State.FETCHED
     if moment.now >= record.until:
         state = LIFE[state][Step.EXPIRE].state
-    if dead_letter is not None and dead_letter.is_saved and moment.unix >= dead_letter.buried_unix:
+    if (
+        dead_letter is not None
+        and dead_letter.sender_retries
+        and moment.unix >= dead_letter.buried_unix
+    ):
         state = LIFE[state][Step.END].state
     return state
 
@@ -411,9 +419,9 @@ _KNOWN_AS = {
     State.CLAIMED: Known.IN_FLIGHT,
     State.WAITING: Known.WAITING,
     State.FETCHED: Known.WAITING,
-    State.SAVED: Known.FAILED,
-    State.SAVED_CLAIMED: Known.IN_FLIGHT,
-    State.KEPT: Known.IN_FLIGHT,
+    State.KEPT_FREE: Known.FAILED,
+    State.KEPT_CLAIMED: Known.IN_FLIGHT,
+    State.LAST_CHANCE: Known.IN_FLIGHT,
     State.INTERRUPTED: Known.DEAD,
     State.DEAD: Known.DEAD,
     State.REPLAYED: Known.DEAD,
@@ -439,7 +447,7 @@ def claim(
 def replay(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[ClaimResult | None, Record]:
-    """Claim a dead letter or a saved delivery, which stays until success; None if there is none."""
+    """Claim a dead letter or a kept delivery, which stays until success; None if there is none."""
     record = _capped(record, moment)
     if Step.REPLAY not in LIFE[state_of(record, moment)]:
         return None, record
@@ -554,7 +562,7 @@ def keep(
     record: Record, moment: Moment, claim: Claimed, dead_unix: float | None = None
 ) -> tuple[Ownership, Record]:
     """Keep the delivery of a claim, unless the event waits in the inbox or is a dead letter."""
-    step = Step.KEEP if _is_over(dead_unix, moment) else Step.SAVE
+    step = Step.KEEP if _is_over(dead_unix, moment) else Step.KEEP_UNTIL
     state = _owners_next(record, moment, claim, step)
     if state is None:
         return Ownership.LOST, record
@@ -564,7 +572,7 @@ def keep(
 def keep_in_flight(record: Record, moment: Moment, dead_unix: float | None = None) -> Record:
     """Keep the body of a delivery whose event another caller has claimed."""
     record = _capped(record, moment)
-    step = Step.KEEP_IN_FLIGHT if _is_over(dead_unix, moment) else Step.SAVE_IN_FLIGHT
+    step = Step.KEEP_IN_FLIGHT if _is_over(dead_unix, moment) else Step.KEEP_IN_FLIGHT_UNTIL
     return _kept(record, moment, LIFE[state_of(record, moment)][step].state, dead_unix)
 
 
@@ -627,10 +635,10 @@ def is_forgotten(record: Record, moment: Moment) -> bool:
 def dead_letter(
     record: Record, moment: Moment, delivery: Delivery, place: str = ""
 ) -> DeadLetter | None:
-    """Return a dead letter or a saved delivery, as an operator sees it; None if there is none."""
+    """Return a dead letter or a kept delivery, as an operator sees it; None if there is none."""
     record = _as_shown(record, moment)
     dead_letter, state = record.dead_letter, state_of(record, moment)
-    if dead_letter is None or state in {State.SAVED_CLAIMED, State.KEPT, State.DONE}:
+    if dead_letter is None or state in {State.KEPT_CLAIMED, State.LAST_CHANCE, State.DONE}:
         return None
     if record.token is not None and moment.now >= record.until:
         record = _interrupted(record, moment)
@@ -643,7 +651,7 @@ def dead_letter(
         dead_letter.buried_unix,
         record.history,
         record.outstanding,
-        state is State.SAVED,
+        state is State.KEPT_FREE,
         place,
     )
 
@@ -676,7 +684,7 @@ def _granted(
 ) -> tuple[Claimed, Record]:
     dead_letter = record.dead_letter
     if dead_letter is not None and state in _DEAD:
-        dead_letter = dead_letter._replace(is_kept=False, is_saved=False)
+        dead_letter = dead_letter._replace(is_kept=False, sender_retries=False)
     # Every event of an inbox passes here, and `_replace` is much slower.
     record = Record(
         token,
@@ -732,10 +740,10 @@ def _scheduled(queued: Queued | None, moment: Moment, delay: float) -> Queued | 
 def _kept(record: Record, moment: Moment, state: State, dead_unix: float | None) -> Record:
     """Return the record with a kept delivery if the next state has one."""
     dead_letter = record.dead_letter
-    if state in _SAVED and dead_unix is not None:
+    if state in _SENDER_RETRIES and dead_unix is not None:
         if dead_letter is None:
             dead_letter = DeadLetterRecord(
-                DeadReason.INTERRUPTED, "", dead_unix, is_kept=True, is_saved=True
+                DeadReason.INTERRUPTED, "", dead_unix, is_kept=True, sender_retries=True
             )
         dead_letter = dead_letter._replace(buried_unix=min(dead_letter.buried_unix, dead_unix))
     elif state in _KEPT and dead_letter is None:
@@ -743,10 +751,10 @@ def _kept(record: Record, moment: Moment, state: State, dead_unix: float | None)
     elif (
         state in _KEPT
         and dead_letter is not None
-        and dead_letter.is_saved
+        and dead_letter.sender_retries
         and _is_over(dead_unix, moment)
     ):
-        dead_letter = dead_letter._replace(buried_unix=moment.unix, is_saved=False)
+        dead_letter = dead_letter._replace(buried_unix=moment.unix, sender_retries=False)
     return record if dead_letter is record.dead_letter else record._replace(dead_letter=dead_letter)
 
 

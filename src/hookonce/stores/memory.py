@@ -1,7 +1,7 @@
 """A store in memory: for tests, and for programs that may handle an event twice after a restart.
 
-It forgets everything at a restart, and when it is full, the oldest done events, with a warning in
-the log. It keeps no bodies: the receiver answers 500 where the body would have to be kept.
+At a restart it forgets everything. When it is full, it forgets the oldest done events, and logs a
+warning. It keeps no bodies: if a body must be kept, the receiver answers 500.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class MemoryStore(RecordStore):
         self._buried = 0
         self._key_locks: OrderedDict[KeyLock, KeyLockRecord] = OrderedDict()
         self._accepted: OrderedDict[DeliveryKey, float] = OrderedDict()
-        # Pairs of a dictionary and the function that returns when one of its values expires.
+        # Each dictionary with a function that returns the time at which a value expires.
         self._kept: tuple[tuple[OrderedDict[Any, Any], Callable[[Any], float]], ...] = (
             (self._done, float),
             (self._records, lambda record: max(record.expires, record.until)),
@@ -92,7 +92,7 @@ class MemoryStore(RecordStore):
         if now < self._done.get(key, 0.0):
             return Done()
         expires = now + self.retention_seconds
-        # FREE.claim of `life.LIFE`: nearly every event is new.
+        # The row FREE.claim of `life.LIFE`, written out for speed: nearly every event is new.
         if key not in self._records and key not in self._dead:
             self._make_room(now)
             self._records[key] = Record(token, now + lease, lease, 1, _NONE, _NONE, (), expires)
@@ -196,7 +196,7 @@ class MemoryStore(RecordStore):
         )
 
     def _shown(self, key: DeliveryKey) -> Record:
-        """Return the record of an event, even of a done event."""
+        """Return the record of any event, done or not."""
         done_until = self._done.get(key, 0.0)
         return Record(done_until=done_until) if self._clock() < done_until else self._known(key)
 

@@ -1,15 +1,16 @@
 """The store contract: the calls that every backend must have.
 
 Each call is atomic. A claim is a lease with an owner, who is named by a token. Only the owner may
-extend, release or bury the claim (fencing). Anybody who has seen the event succeed may ``complete``
-it, since a success is a fact. A claim whose lease expires counts as an attempt, so that a crash
-loop shows in ``attempt``; a claim that is released before a handler began does not count.
+extend, release or bury the claim (fencing). Any process that has seen the event succeed may
+``complete`` it, because a success is a fact. A claim whose lease expires counts as an attempt, so
+that a crash loop shows in ``attempt``; a claim that is released before a handler began does not
+count.
 
-``finished`` names the handlers that have succeeded. This too is a fact: a store remembers it from a
-lost claim as well, in the event's record and in its dead letter, unless the event is done.
-``outstanding`` names the handlers known to have failed or not run. A store remembers them until
-they have finished or the event is done, so that a process that lacks one of these handlers cannot
-complete the event.
+``finished`` names the handlers that have succeeded. A handler's success is a fact too: a store
+remembers it even if the claim was lost, in the event's record and in its dead letter, unless the
+event is done. ``outstanding`` names the handlers known to have failed or not run. A store remembers
+them until they have finished or the event is done, so that a process that lacks one of these
+handlers cannot complete the event.
 
 Leases are timed by a clock that nobody can set, if there is one: the uptime of the machine, or the
 clock of the server. A clock that the caller passes, in a test, times everything.
@@ -23,8 +24,8 @@ which it is due, and ``Store.release`` makes it due at once. ``Store.claim`` ans
 is in flight, since a worker will handle it. ``Store.keep`` changes nothing, since the inbox holds
 the delivery already.
 
-A store may also have the calls of ``applications``, ``activity`` and ``reconciling``. Each of the
-three is optional.
+A store may also have the calls of ``applications``, ``activity`` and ``reconciling``. These three
+groups of calls are optional.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Flushes:
         self._listeners: list[Callable[[int, float], object]] = []
 
     def add(self, listener: Callable[[int, float], object]) -> None:
-        """Add a listener, which gets the number of calls and the seconds of each commit."""
+        """Add a function that gets the number of calls and the seconds of each commit."""
         self._listeners.append(listener)
 
     def notify(self, calls: int, seconds: float) -> None:
@@ -245,8 +246,8 @@ class KeyLocks(Protocol):
             token: the token that acquired it.
             watermark: given if the handler succeeded: the watermark of the key lock rises to it, if
                 it was lower, also if another caller holds the key lock by now.
-            event: an event of the inbox that need not wait any more; it leaves the queue. If it
-                stayed there, it would be called next for nothing.
+            event: an event of the inbox that no longer waits. It leaves the queue; otherwise the
+                lock would be offered to it next, for nothing.
         """
         ...
 
@@ -257,11 +258,11 @@ class DeadLetterQueue(Protocol):
     async def dead_letters(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]
     ) -> list[DeadLetter]:
-        """Return dead letters and saved deliveries (``is_kept``), oldest first, with empty bodies.
+        """Return dead letters and kept deliveries (``is_kept``), oldest first, with empty bodies.
 
         Args:
-            after: the ``place`` of a listed dead letter; the listing goes on after it, also if that
-                dead letter is gone.
+            after: the ``place`` of a listed dead letter. The listing continues after it, even if
+                that dead letter was deleted.
             limit: the largest number to return.
             wanted: filters; without any, all are returned.
 
@@ -277,7 +278,7 @@ class DeadLetterQueue(Protocol):
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
         """Claim a dead letter, or a kept delivery, for another attempt.
 
-        It stays a dead letter, or saved, until the attempt succeeds. Return None if there is none.
+        It stays a dead letter, or kept, until the attempt succeeds. Return None if there is none.
         """
         ...
 
@@ -294,7 +295,7 @@ class Reports(Protocol):
         ...
 
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
-        """Return how much the store holds for one endpoint, or for all."""
+        """Return the counts of one endpoint, or of all endpoints together."""
         ...
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
@@ -371,8 +372,8 @@ class Queue(Protocol):
     async def wait(self, endpoint: str, seconds: float) -> None:
         """Wait until there may be a new event to fetch, for at most ``seconds``.
 
-        A delivery that is enqueued wakes the call within tens of milliseconds, also from another
-        process or machine. The call may also return without a reason.
+        An enqueue wakes the call within tens of milliseconds, even from another process or machine.
+        The call may also return early although no event was enqueued.
         """
         ...
 
@@ -414,7 +415,7 @@ class Openable(Protocol):
     """
 
     async def open(self) -> None:
-        """Connect and prepare, so that a wrong configuration fails now."""
+        """Connect now, so that a wrong configuration fails at the start."""
         ...
 
     async def aclose(self) -> None:
@@ -467,8 +468,8 @@ class Wrapped:
         """Pass one call on; a subclass overrides this to act before and after it.
 
         Args:
-            name: the name of the method of the contract.
-            call: calls that method of the other store.
+            name: the name of the called method.
+            call: calls the same method of the other store.
         """
         return await call()
 

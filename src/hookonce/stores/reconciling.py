@@ -1,8 +1,9 @@
 """The additional records for ``reconcile``: ignored deliveries and accepted gaps.
 
-An event of the sender's log that the store does not know is a gap, with two exceptions: deliveries
-of its type were ignored at that time, since no handler was registered for them; or an operator has
-accepted the gap. Without these records in the store, every unknown event is a gap.
+An event of the sender's log is a gap if the store does not know it. There are two exceptions.
+Deliveries of its type were ignored at that time, because no handler was registered for the type. Or
+an operator has accepted the gap. If the store lacks both kinds of records, every unknown event is a
+gap.
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ spans of a type to 144 a day.
 """
 
 MOST_SPANS = 5000
-"""The largest number of spans per endpoint; the spans that ended first are forgotten.
-
-Event types come from the sender, so without this their number has no limit.
+"""The largest number of spans per endpoint; the spans that ended first are forgotten. Without this
+limit their number could grow without end, because the sender chooses the event types.
 """
 
 MOST_TYPE_CHARACTERS = 128
-"""Longer event types are not remembered."""
+"""The store does not remember event types that are longer than this."""
 
 
 class Span(NamedTuple):
@@ -70,7 +70,7 @@ class ReconcilingStore(Protocol):
         ...
 
     async def accepted(self, endpoint: str, event_ids: Sequence[str]) -> frozenset[str]:
-        """Return which of these events are accepted gaps."""
+        """Return those of the events that are accepted gaps."""
         ...
 
 
@@ -79,7 +79,7 @@ def joined(spans: Iterable[Span], new: Span) -> list[Span]:
 
     Args:
         spans: spans that are more than ``JOIN_SECONDS`` apart from each other.
-        new: the new span, which joins the spans that are near.
+        new: the new span, which is merged with the spans that are near it.
     """
     first, last = new
     apart = []

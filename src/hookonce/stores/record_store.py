@@ -41,9 +41,9 @@ from .values import (
 
 T = TypeVar("T")
 EventStep: TypeAlias = Callable[[Record, Moment], tuple[T, Record]]
-"""A step of ``life``: takes a record and the moment, returns an answer and the next record."""
+"""A step of ``life``: a function from a record and a moment to an answer and the next record."""
 KeyLockStep: TypeAlias = Callable[[KeyLockRecord, Moment], tuple[T, KeyLockRecord]]
-"""A step of ``key_locks``."""
+"""A step of ``key_locks``: a function with the same arguments and results as ``EventStep``."""
 
 _NONE: frozenset[str] = frozenset()
 
@@ -64,9 +64,9 @@ class StepStore(ABC):
         Args:
             key: the event.
             step: returns the answer and the next record.
-            delivery: stored with the next record if that has a dead letter and the store has no
-                delivery yet. A store that keeps bodies raises StoreError if it needs a delivery and
-                has none.
+            delivery: stored with the next record if this record has a dead letter and the store has
+                no delivery of the event yet. A store that keeps bodies raises StoreError if it
+                needs a delivery and has none.
         """
 
     @abstractmethod
@@ -86,7 +86,8 @@ class StepStore(ABC):
         Args:
             key_lock: the key lock.
             step: returns the answer and the next record.
-            is_acquiring: whether the step is of no use if the caller is cancelled.
+            is_acquiring: whether to skip the step if the caller is cancelled first: nobody would
+                release the lock.
             event: the event that the step removes from the queue, for a store that does not read
                 the whole queue.
         """
@@ -235,7 +236,7 @@ class HeldEvent(NamedTuple):
         return self._replace(record=record, delivery=delivery, number=time.time_ns() // 1000)
 
     def dead_letter(self, moment: Moment) -> DeadLetter | None:
-        """Return the dead letter or the saved delivery, as an operator sees it."""
+        """Return the dead letter or the kept delivery, as an operator sees it."""
         if self.delivery is None:
             return None
         return life.dead_letter(self.record, moment, self.delivery, str(self.number))
@@ -269,11 +270,11 @@ class RecordStore(StepStore):
     async def prune(self) -> int:
         """Delete records whose retention is over, and return the number of events.
 
-        ``life.is_forgotten`` and ``key_locks.is_forgotten`` say which.
+        ``life.is_forgotten`` and ``key_locks.is_forgotten`` tell which records may be removed.
         """
 
     def moment(self) -> Moment:
-        """Return the present moment, for a step."""
+        """Return the current time, as the steps of ``life`` take it."""
         now = self._clock()
         return Moment(now, now, now + self.retention_seconds)
 
@@ -333,7 +334,7 @@ class RecordStore(StepStore):
         return {event_id: state for event_id, state in states.items() if state is not None}
 
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
-        """Count live claims, dead letters and saved deliveries; see ``Reports.stats``."""
+        """Count live claims, dead letters and kept deliveries; see ``Reports.stats``."""
         moment = self.moment()
         events = [
             event

@@ -1,4 +1,4 @@
-"""Time limits for single calls; in an attempt, the timer of ``Attempts`` enforces them instead."""
+"""Time limits for single calls. During an attempt, the timer of ``Attempts`` replaces them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = get_logger("hookonce")
 T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
-"""The first and the longest pause before a failed call is repeated; each pause is doubled."""
+"""The first and the longest pause between repetitions of a failed call; each pause doubles."""
 
 
 class BrokenStoreError(StoreError):
@@ -24,7 +24,7 @@ class BrokenStoreError(StoreError):
 
 
 class OutOfTimeError(TimeoutError):
-    """A limit of this module has ended a call; a plain TimeoutError is the call's own error."""
+    """A time limit of this module has ended a call. A TimeoutError comes from the call itself."""
 
 
 async def within(seconds: float, call: Awaitable[T]) -> T:
@@ -60,8 +60,8 @@ def store_error(error: BaseException) -> StoreError:
 async def limited(seconds: float, call: Awaitable[T]) -> T:
     """Return the result of an awaitable; OutOfTimeError if it takes longer.
 
-    Like ``asyncio.timeout`` around an ``await``, but the timer is set when the call first waits for
-    something: most bodies have arrived, and a store in memory never waits.
+    Like ``asyncio.timeout`` around an ``await``, but it sets a timer only when the call first
+    waits: most bodies have already arrived, and a store in memory never waits.
     """
     # The iterator of another awaitable, such as Granian's, may have no `send` and no `throw`.
     steps = (call if isinstance(call, CoroutineType) else _awaited(call)).__await__()

@@ -21,7 +21,7 @@ DeliveryKey = NewType("DeliveryKey", str)
 """The key under which an event is handled once: ``endpoint:webhook-id``."""
 
 Token = NewType("Token", str)
-"""A random name of one request. To a repeated token a store repeats its first answer."""
+"""A random name of one request; a store answers a repeated request as it did the first time."""
 
 
 # Not `secrets`: its system call releases the interpreter's lock in the middle of a request. The
@@ -32,12 +32,12 @@ os.register_at_fork(after_in_child=_random.seed)
 
 def new_token() -> Token:
     """Return a token that no other request has."""
-    # The time is added, since two machines restored from one snapshot draw the same numbers.
+    # Add the time, because two machines that are restored from one snapshot draw the same numbers.
     return Token(hex(_random.getrandbits(64) << 64 | time.time_ns()))
 
 
 INTERRUPTED = "the process ended, or its lease ran out"
-"""The error in the history of an attempt whose lease ran out."""
+"""The error that the history shows for an attempt whose lease ran out."""
 
 
 def delivery_key(endpoint: str, event_id: str) -> DeliveryKey:
@@ -110,7 +110,7 @@ class Known(StrEnum):
     """An attempt runs inside a request."""
     FAILED = "failed"
     """The last attempt failed; the event is tried again if the sender sends it again. If its
-    delivery was saved, it becomes a dead letter when the sender's retries are over."""
+    delivery was kept, it becomes a dead letter when the sender's retries are over."""
 
 
 class Ownership(Enum):
@@ -185,7 +185,7 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An event that is not tried again, with all that an operator needs to decide about it.
+    """An event that is not tried again, with the facts that an operator needs to decide about it.
 
     Attributes:
         delivery: the delivery; its body is empty in listings.
@@ -196,9 +196,9 @@ class DeadLetter:
         buried_unix: when it became, or will become, a dead letter, in Unix seconds.
         history: the last failed attempts, oldest first; a bounded number of them.
         outstanding: the handlers recorded as failed or not run.
-        is_kept: whether the delivery is only saved, since the sender may still send the event
-            again: it does not count as dead before ``buried_at``.
-        place: the place in a listing; pass it as ``after`` to go on after this dead letter.
+        is_kept: whether the event is not a dead letter yet: its delivery is kept, because the
+            sender may not send the event again. It becomes a dead letter at ``buried_at``.
+        place: the cursor of a listing; pass it as ``after`` to continue after this dead letter.
     """
 
     delivery: Delivery
@@ -236,13 +236,13 @@ class StoreStats:
 
     Attributes:
         in_flight: live claims.
-        dead: dead letters, without saved deliveries.
+        dead: dead letters, without kept deliveries.
         depth: events in the inbox, with those being handled.
         bytes: the sum of the sizes of their bodies.
         oldest_age_seconds: since the oldest of these events was received; None if there is none.
         workers: workers that have asked for work within ``WORKER_SECONDS``.
-        kept: saved deliveries: the sender may or may not send them again. Deliveries with a running
-            attempt are not counted.
+        kept: deliveries that become dead letters unless the sender sends their events again.
+            Deliveries with a running attempt are not counted.
     """
 
     in_flight: int
@@ -261,7 +261,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The event was in the inbox before, waiting or being handled."""
+    """The event was already in the inbox, where it waits or is being handled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +425,7 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The event comes too late: the event of ``watermark``, newer or the same, has succeeded."""
+    """The event comes too late: a newer event, or this event, has succeeded; see ``watermark``."""
 
     watermark: Watermark
 

@@ -64,7 +64,7 @@ class Bench:
     """Storage that is empty at first, and the stores that a rule opens on it.
 
     Args:
-        make: makes a store on this place. If the rule is done, all stores are closed.
+        make: makes a store that uses this storage. At the end of a rule all stores are closed.
         shares_data: whether all stores that ``make`` returns have the same data. It is False for a
             store that keeps its data in its own object; the rules about two stores then pass.
 
@@ -83,7 +83,7 @@ class Bench:
 
     @property
     def store(self) -> Store:
-        """The store under test; the first one that was opened."""
+        """The store under test, which is the first store that was opened."""
         return self._opened[0] if self._opened else self.open()
 
     @property
@@ -193,7 +193,7 @@ def only(items: Iterable[T]) -> T:
 
 
 class _About:
-    """A time that compares equal to itself rounded to milliseconds."""
+    """A time that equals any time which rounds to the same milliseconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -209,7 +209,7 @@ class _About:
 
 
 def about(seconds: float) -> Any:
-    """Return a time that compares equal to itself after a store has rounded it."""
+    """Return a time that still equals its value after a store has rounded the value."""
     return _About(seconds)
 
 
@@ -296,14 +296,14 @@ async def fetch(
     worker: str = "worker",
     token: Token | None = None,
 ) -> Batch:
-    """Fetch events that are due."""
+    """Fetch the events of the inbox that are due."""
     return await inbox.fetch(
         limit, lease, endpoint=endpoint, worker=worker, token=token or new_token()
     )
 
 
 async def fetch_one(inbox: InboxStore) -> Fetched:
-    """Fetch the only event that is due."""
+    """Fetch from the inbox when exactly one event is due, and return that event."""
     return only((await fetch(inbox)).fetched)
 
 

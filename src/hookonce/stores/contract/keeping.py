@@ -300,15 +300,15 @@ async def keep_in_flight_leaves_a_dead_letter_as_it_is(bench: Bench) -> None:
 
 
 @with_bodies
-async def a_saved_delivery_is_listed_as_kept_until_the_schedule_ends(bench: Bench) -> None:
+async def a_kept_delivery_is_listed_as_kept_until_the_schedule_ends(bench: Bench) -> None:
     store, dead_unix = bench.store, bench.clock() + HOUR
     owned = await claim(store)
     await store.keep(owned, DELIVERY, dead_unix=dead_unix)
     assert await store.stats() == StoreStats(in_flight=1, dead=0)
     await store.release(owned, NONE, "it failed")
     assert await store.stats() == StoreStats(in_flight=0, dead=0, kept=1)
-    saved = only(await store.dead_letters())
-    assert (saved.is_kept, saved.buried_unix, saved.error) == (True, about(dead_unix), "it failed")
+    kept = only(await store.dead_letters())
+    assert (kept.is_kept, kept.buried_unix, kept.error) == (True, about(dead_unix), "it failed")
     bench.clock.advance(HOUR)
     assert await store.stats() == StoreStats(in_flight=0, dead=1)
     assert not only(await store.dead_letters()).is_kept

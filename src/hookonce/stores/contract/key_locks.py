@@ -1,4 +1,4 @@
-"""Rules for key locks: one holder at a time, watermarks that only rise, a queue."""
+"""Rules for key locks: one holder at a time, watermarks that only rise, and the waiting queue."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A rule for each row of ``hookonce.stores.life.LIFE``: the answer, and the state after it.
 
 A rule brings an event into a state by the store's own calls, does the step, and reads the state
-from what the store shows to every caller. A pair of a state and a step that is no row changes
-nothing.
+from what the store shows to every caller. If the table has no row for a state and a step, the step
+must change nothing.
 """
 
 from __future__ import annotations
@@ -43,11 +43,16 @@ from .bench import (
 
 _FINISHED = frozenset({"a"})
 _STRANGER = Claimed(KEY, new_token(), 1, NONE, LEASE)
-_OWNERS = {Step.EXTEND, Step.RELEASE, Step.KEEP, Step.SAVE, Step.BURY}
+_OWNERS = {Step.EXTEND, Step.RELEASE, Step.KEEP, Step.KEEP_UNTIL, Step.BURY}
 _NEED_INBOX: set[State | Step] = {State.WAITING, State.FETCHED, Step.ENQUEUE, Step.FETCH}
-_NEED_BODIES: set[State | Step] = {State.SAVED, State.SAVED_CLAIMED, State.KEPT, State.INTERRUPTED}
+_NEED_BODIES: set[State | Step] = {
+    State.KEPT_FREE,
+    State.KEPT_CLAIMED,
+    State.LAST_CHANCE,
+    State.INTERRUPTED,
+}
 _NEED_BODIES |= {State.REPLAYED, Step.REPLAY, Step.KEEP, Step.KEEP_IN_FLIGHT}
-_NEED_BODIES |= {Step.SAVE, Step.SAVE_IN_FLIGHT, Step.END}
+_NEED_BODIES |= {Step.KEEP_UNTIL, Step.KEEP_IN_FLIGHT_UNTIL, Step.END}
 
 _ANSWERS: dict[type[object], Answer] = {
     Claimed: Answer.GRANTED,
@@ -80,10 +85,10 @@ class _Event:
             case State.WAITING | State.FETCHED:
                 await self.bench.inbox.enqueue(DELIVERY, new_token())
                 self.owner = (await fetch_one(self.bench.inbox)).claim
-            case State.SAVED | State.SAVED_CLAIMED:
+            case State.KEPT_FREE | State.KEPT_CLAIMED:
                 self.owner = await claim(self.store)
                 await self.store.keep(self.owner, DELIVERY, dead_unix=self.dead_unix)
-            case State.KEPT | State.INTERRUPTED:
+            case State.LAST_CHANCE | State.INTERRUPTED:
                 self.owner = await claim(self.store)
                 await self.store.keep(self.owner, DELIVERY)
             case State.DEAD | State.REPLAYED:
@@ -94,7 +99,7 @@ class _Event:
             case State.DONE:
                 self.owner = await claim(self.store)
                 await self.store.complete(self.owner)
-        if state in {State.FREE, State.WAITING, State.SAVED, State.INTERRUPTED, State.DEAD}:
+        if state in {State.FREE, State.WAITING, State.KEPT_FREE, State.INTERRUPTED, State.DEAD}:
             self.bench.clock.advance(LEASE)
 
     async def state(self) -> State:
@@ -110,13 +115,13 @@ class _Event:
                 return State.REPLAYED
             if dead.is_kept:
                 assert dead.buried_unix == about(self.dead_unix)
-                return State.SAVED
+                return State.KEPT_FREE
             return State.INTERRUPTED if dead.reason is DeadReason.INTERRUPTED else State.DEAD
         assert stats.dead == 0
         if in_flight:
             self.bench.clock.advance(LEASE)
             if dead := await self.store.dead_letter(KEY):
-                return State.SAVED_CLAIMED if dead.is_kept else State.KEPT
+                return State.KEPT_CLAIMED if dead.is_kept else State.LAST_CHANCE
             return State.CLAIMED
         is_done = await self.store.claim(KEY, new_token(), LEASE) == Done()
         return State.DONE if is_done else State.FREE
@@ -138,7 +143,7 @@ class _Event:
                 return Answer.APPLIED if await store.discard(KEY) else None
             case Step.KEEP_IN_FLIGHT:
                 await store.keep_in_flight(DELIVERY)
-            case Step.SAVE_IN_FLIGHT:
+            case Step.KEEP_IN_FLIGHT_UNTIL:
                 await store.keep_in_flight(DELIVERY, dead_unix=self.dead_unix)
             case Step.COMPLETE:
                 await store.complete(claim)
@@ -166,7 +171,7 @@ class _Event:
                 return await store.release(claim, _FINISHED, "it failed")
             case Step.KEEP:
                 return await store.keep(claim, DELIVERY)
-            case Step.SAVE:
+            case Step.KEEP_UNTIL:
                 return await store.keep(claim, DELIVERY, dead_unix=self.dead_unix)
             case Step.BURY:
                 reason = DeadReason.REJECTED
@@ -184,7 +189,7 @@ async def _the_step_answers_and_leads_as_its_row_says(
     if step is Step.FETCH and state is State.FETCHED:
         assert answer is None  # an attempt runs: a fetch returns no event
     elif step in {Step.EXPIRE, Step.END}:
-        pass  # time does these steps; there is no call to answer
+        pass  # time alone causes these steps, so no call has an answer
     elif step in _OWNERS:
         assert answer is (Ownership.HELD if then else Ownership.LOST)
     else:

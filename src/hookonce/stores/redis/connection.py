@@ -113,7 +113,7 @@ class SentinelServer(OneServer):
         sentinel_settings: ConnectionSettings,
     ) -> None:
         own = bounded(settings)
-        # A short time-out: one dead sentinel must leave time to ask another.
+        # The time-out is short, to leave time for another sentinel if one is dead.
         watch = bounded(sentinel_settings) | {
             "socket_timeout": _SENTINEL_SECONDS,
             "socket_connect_timeout": _SENTINEL_SECONDS,
@@ -128,7 +128,7 @@ class SentinelServer(OneServer):
 
 
 class ClusterServers:
-    """The nodes of a cluster; any node tells which node holds which slot.
+    """The nodes of a cluster; each node knows which node holds which slot.
 
     While a slot is migrated to another node, the calls of its shard fail with StoreError: a script
     needs all keys of the shard on one node.
@@ -186,7 +186,7 @@ class ClusterServers:
         failure: Exception = RedisError("no node of the cluster is known")
         for address in dict.fromkeys([*self._addresses, *self._pools]):
             try:
-                # A short time-out: one dead node must leave time to ask another.
+                # The time-out is short, to leave time for another node if one is dead.
                 async with asyncio.timeout(_CONNECT_SECONDS / 2):
                     async with connected(self._pool_of(address)) as connection:
                         [reply] = await exchange(connection, [[b"CLUSTER", b"SLOTS"]])
@@ -228,7 +228,7 @@ async def exchange(
     *,
     heard: Callable[[], None] = lambda: None,
 ) -> list[Any]:
-    """Send commands together, and return their replies; a server's error is a reply too.
+    """Send commands together, and return their replies; a server's error counts as a reply.
 
     Args:
         heard: called when the first reply has arrived.

@@ -29,7 +29,7 @@ _EXPLANATIONS = {
 
 
 def is_passing(error: Exception) -> bool:
-    """Return whether the same call may succeed soon."""
+    """Return whether an error may pass soon, so that the same call succeeds."""
     if isinstance(error, AuthenticationError):
         return False
     if isinstance(error, ResponseError):
@@ -54,7 +54,7 @@ _CLASSES = {
 
 
 def explained(error: BaseException) -> str:
-    """Return what went wrong and what to do, without quoting anything that was sent."""
+    """Return what went wrong and what to do, without quoting what was sent: it may be secret."""
     if isinstance(error, TimeoutError) and not str(error):
         return "it did not answer in time; is it overloaded, or the network down?"
     code = _code(error) if isinstance(error, Exception) else ""

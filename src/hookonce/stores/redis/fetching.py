@@ -1,4 +1,4 @@
-"""Fetching from several shards, of which some may not answer."""
+"""Fetches events from several shards, even if some shards do not answer."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ class _Worker:
 
     Attributes:
         fetches: tokens of fetches whose answer did not arrive.
-        looks: the token and the future answer of each look. An answer may arrive after the worker
-            has gone on with the other shards; the next fetch uses it, unless it is a failure.
+        looks: the token of each unanswered ``peek``, and the future of its answer. An answer may
+            arrive after the worker has fetched from the other shards; the next fetch uses it,
+            unless it is an error.
     """
 
     fetches: dict[int, Token] = field(default_factory=dict)
@@ -125,10 +126,9 @@ class Fetching:
         return Batch(tuple(fetched), min((wait for wait in due if wait is not None), default=None))
 
     async def _look(self, endpoint: str, worker: str, token: Token) -> list[_Look]:
-        """Return the answers of the shards, in the order of their next due event.
+        """Ask all shards when their next event is due; return their answers, the earliest first.
 
-        Raises:
-            StoreError: no shard answers.
+        Raises: StoreError: no shard answers.
         """
         state = self._workers[worker]
         for n, shard in enumerate(self._shards):
@@ -159,7 +159,7 @@ class Fetching:
         return sorted(looks, key=lambda look: look.next_due or 0.0)
 
     async def _wait(self, answers: Sequence[asyncio.Future[Any]]) -> None:
-        """Wait for all shards, but only briefly for shards that did not answer the last time."""
+        """Wait for all shards, but only briefly for those that did not answer the last fetch."""
         await asyncio.wait(answers, timeout=_SILENT_LOOK_SECONDS)
         expected = [answer for n, answer in enumerate(answers) if n not in self._silent]
         await asyncio.wait(expected or answers, timeout=_LOOK_SECONDS)
@@ -188,6 +188,6 @@ def _has_failed(answer: asyncio.Future[Any]) -> bool:
 
 
 def _is_seen(answer: asyncio.Future[Any]) -> None:
-    """Read an answer's exception: asyncio logs exceptions that nobody has read."""
+    """Read an answer's exception, because asyncio logs every exception that nobody has read."""
     if not answer.cancelled():
         answer.exception()

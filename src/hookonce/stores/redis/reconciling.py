@@ -12,7 +12,7 @@ from . import codec
 from .codec import step
 from .session import Session
 
-# A script call blocks the server, so one call handles no more events or spans than this.
+# One script call handles no more events or spans than this, because it blocks the server.
 _MOST_AT_ONCE = 500
 
 

@@ -22,7 +22,7 @@ from .wake import Listener
 
 _PAUSE_SECONDS = 0.1
 
-# Counts forks: a connection must not be used in two processes.
+# The number of forks. A forked process must not use the connections of its parent.
 _forks = 0
 
 
@@ -88,7 +88,8 @@ class Session:
                 async with asyncio.timeout_at(deadline):
                     return await inspect(await self.servers.pools(), self._safety)
             except (RedisError, OSError, TimeoutError) as error:
-                # A bare TimeoutError of the deadline says little: report an earlier try's error.
+                # A TimeoutError without a text explains nothing: report the error of an earlier
+                # try.
                 if not reason or not isinstance(error, TimeoutError) or str(error):
                     reason = explained(error)
                 # Try again after a passing error: the server may be starting or failing over.

@@ -27,7 +27,7 @@ class RedisSettings:
     """Checked settings of a Redis store.
 
     Attributes:
-        identity: equal for two stores that remember the same events.
+        identity: a value that two stores share if they remember the same events.
         prefix: the beginning of all keys.
         bases: the prefix of the keys of each shard.
         channel: the channel on which waiting workers are notified.
@@ -64,7 +64,8 @@ def settings_of(
         server: Hashable
         if isinstance(client_or_url, str):
             place = place_of(client_or_url)
-            server = blake2b(client_or_url.encode()).digest()  # keep no password
+            # A digest, because the URL may hold a password.
+            server = blake2b(client_or_url.encode()).digest()
         else:
             place = place_of_client(client_or_url)
             server = client_or_url

@@ -26,7 +26,7 @@ from .faults import explained, is_passing
 from .settings import RedisSettings
 
 CALL_SECONDS = 3.0
-"""The time limit of a call with its retries: deliveries are answered even without a server."""
+"""The time limit of a call and its retries: a delivery must be answered even without a server."""
 
 # Limits of one script call, which blocks the server while it runs.
 _MOST_STEPS = 256
@@ -107,7 +107,8 @@ class Shard:
         future: asyncio.Future[Any] = loop.create_future()
         self._waiting.append(_Job(step, future, loop.time() + CALL_SECONDS, may_be_dropped))
         if self._task is None or self._task.done():
-            # The task starts in the loop's next iteration; all steps of this one share a batch.
+            # The task starts in the loop's next iteration, so all steps of this iteration share a
+            # batch.
             self._task = loop.create_task(self._work(), name="hookonce-redis-batches")
         return future
 
@@ -121,7 +122,7 @@ class Shard:
         while batch := self._next_batch():
             started = self._loop.time()
             try:
-                # The first job has the earliest deadline, which holds for the whole batch.
+                # The whole batch gets the deadline of its first step, which is the earliest.
                 now, *values = await self._send([job.step for job in batch], batch[0].deadline)
             except StoreError as error:
                 for job in batch:
@@ -144,7 +145,7 @@ class Shard:
                         job.future.set_result(value)
 
     def _next_batch(self) -> list[_Job]:
-        """Return the jobs to send in one call; an empty list if no job waits."""
+        """Return the steps to send in one call; an empty list if no step waits."""
         batch: list[_Job] = []
         size = 0
         while self._waiting and len(batch) < _MOST_STEPS:
@@ -187,7 +188,8 @@ class Shard:
         try:
             answer, waited = await self._exchange(steps, now, wait, heard)
         except BaseException:
-            # Late replies may still arrive on this connection, so the next try needs another one.
+            # Late replies may still arrive on this connection, so the next try needs another
+            # connection.
             await self._let_go()
             raise
         for reply in waited:

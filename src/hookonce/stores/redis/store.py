@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _log = get_logger("hookonce.store")
 
-# A larger fetch would block the server for other clients; a worker with more room fetches again.
+# A larger fetch would block other clients of the server. A worker with more room fetches again.
 _MOST_FETCHED = 256
 
 _NONE: frozenset[str] = frozenset()
@@ -102,7 +102,8 @@ class RedisStore(RedisReports, RedisReconciling):
                 clock=clock,
             )
         finally:
-            del client_or_url  # may hold a password; error trackers upload locals
+            # The URL may hold a password, and error trackers upload local variables.
+            del client_or_url
         self.retention_seconds = self._settings.retention
         self.flushes = Flushes()
         self._running: Session | None = None

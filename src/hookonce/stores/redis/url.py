@@ -55,7 +55,7 @@ class Place:
 
 
 class _UnusableError(ValueError):
-    """A fault of a URL, with a message of our own: other messages may quote a password."""
+    """A fault of a URL, with a message of our own: a library's message may quote a password."""
 
 
 def place_of(url: str) -> Place:
@@ -72,7 +72,7 @@ def place_of(url: str) -> Place:
         reason = (
             "it cannot be read; write '@', ':', '/' and '#' in a password as %40, %3A, %2F, %23"
         )
-    del url  # may hold a password; error trackers upload locals
+    del url  # the URL may hold a password, and error trackers upload local variables
     raise ValueError(f"the Redis URL cannot be used: {reason} (the valid forms are {_FORMS})")
 
 
@@ -183,7 +183,7 @@ def _check(connection_class: type[AbstractConnection], settings: dict[str, Any])
 
 
 def _options(url: str) -> tuple[SplitResult, dict[str, Any]]:
-    """Return the parts of a URL without the store's own options, and the own options."""
+    """Return the parts of a URL without the store's options, and these options separately."""
     parts = urlsplit(url)
     if parts.fragment:
         raise _UnusableError("it has a fragment; write '#' as %23")

@@ -97,7 +97,7 @@ class Listener:
                 )
                 if message is None:
                     if is_asked:
-                        return  # the server has not answered the ping
+                        return  # the connection is dead: the server has not answered the last ping
                     await connection.send_command("PING")
                     is_asked = True
                     continue

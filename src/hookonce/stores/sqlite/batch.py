@@ -1,4 +1,4 @@
-"""Group commit: the calls that wait are done in one transaction, with few statements.
+"""Group commit: one transaction does all waiting calls (jobs), with few statements.
 
 No call is answered before the commit, and no call fails because another call of its batch does.
 Calls about the same event take effect in the order in which they were made.
@@ -22,7 +22,7 @@ from .file import MovedError, OpenFile
 
 T = TypeVar("T")
 
-# Errors that the values of one job can cause. Any other error would fail every job of the batch.
+# Errors that the values of one job can cause. Any other error fails every job of the batch.
 _STEP_ERRORS = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.TooBigError)
 
 
@@ -60,7 +60,7 @@ class Job(Generic[T]):
 
     @classmethod
     def do_all(cls, connection: apsw.Connection, jobs: Sequence[Self]) -> Iterable[Self]:  # noqa: ARG003 - for subclasses
-        """Do jobs about different events together; return the jobs that must be done one by one."""
+        """Do jobs about different events together; return the jobs that must be done alone."""
         return jobs
 
 
@@ -102,7 +102,7 @@ def fail(batch: Sequence[Job[Any]], error: BaseException) -> None:
 
 
 def answer(batch: Sequence[Job[Any]], seconds: float) -> None:
-    """Answer the callers, with one call to each event loop, and notify the flush listeners."""
+    """Set the callers' futures, with one call to each event loop, and notify the listeners."""
     by_loop: defaultdict[asyncio.AbstractEventLoop, list[Job[Any]]] = defaultdict(list)
     for job in batch:
         by_loop[job.future.get_loop()].append(job)
@@ -127,7 +127,8 @@ def _transact(file: OpenFile, batch: Sequence[Job[Any]]) -> None:
                 keys.add(job.key)
                 together.setdefault(type(job), []).append(job)
                 continue
-            # This job may concern an event of an earlier job, which must take effect first.
+            # This job may concern the same event as an earlier job, so the earlier jobs are done
+            # first.
             _do_together(connection, together)
             together.clear()
             keys.clear()

@@ -18,7 +18,7 @@ from .batch import Job
 from .claims import ClaimsTable
 from .records import digest_of, execute_rows
 
-# FREE.claim of `life.LIFE`, for new events.
+# The row FREE.claim of `life.LIFE`, for new events.
 _CLAIM_NEW = """
 INSERT INTO attempts (key, endpoint, token, until, lease, attempt, finished, history, expires)
 SELECT column1, column2, column3, ?1 + column4, column4, 1, '', '', ?2

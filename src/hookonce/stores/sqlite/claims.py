@@ -43,8 +43,8 @@ INSERT OR REPLACE INTO attempts
     (key, endpoint, token, until, lease, attempt, finished, outstanding, history, expires)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-# The step `complete` of every state: FREE.complete, CLAIMED.complete and so on.
-# No REPLACE: SQLite would copy each page first, to be able to undo rows that conflict.
+# The rows FREE.complete, CLAIMED.complete and so on of `life.LIFE`, for every state. REPLACE would
+# be slower: SQLite would first copy each page, to be able to undo a conflict.
 _FINISH = """
 INSERT OR IGNORE INTO done SELECT column1, ?1 FROM (VALUES {rows}) WHERE column1 IS NOT NULL
 """
@@ -54,7 +54,7 @@ _FORGET_DEAD_LETTERS = "DELETE FROM dead WHERE key IN ({rows})"
 _KEEPS_DELIVERIES = "SELECT EXISTS (SELECT 1 FROM dead) OR EXISTS (SELECT 1 FROM entries)"
 _FORGET_ATTEMPT = "DELETE FROM attempts WHERE key = ?"
 _FORGET_DEAD_LETTER = "DELETE FROM dead WHERE key = ?"
-# `inbox_sizes` changes with the inbox, so that an enqueue need not count the entries.
+# Update `inbox_sizes` with each change of the inbox, so that an enqueue need not count entries.
 _COUNT_OUT = """
 UPDATE inbox_sizes SET depth = depth - events, bytes = bytes - size FROM (
     SELECT endpoint AS held_by, count(*) AS events, sum(size) AS size
@@ -97,7 +97,7 @@ class ClaimsTable:
         self.uptime = uptime if clock is system_clock else clock
 
     def moment(self) -> Moment:
-        """Return the present moment, for a step."""
+        """Return the current time, as the steps of ``life`` take it."""
         return Moment(self.uptime(), self.clock(), self.expires())
 
     def expires(self) -> int:
@@ -119,7 +119,7 @@ class ClaimsTable:
         """Apply a step of ``life`` to an event, write what has changed, and return the answer.
 
         Args:
-            delivery: for a dead letter that the step may create.
+            delivery: the delivery to store if the step creates a dead letter.
 
         Raises:
             StoreError: the step creates a dead letter, and no delivery was given or kept.
@@ -196,7 +196,7 @@ class ClaimsTable:
         if connection.changes() < len(digests):
             execute_rows(connection, _FINISH_AGAIN, (expires,), digests)
         execute_rows(connection, _FORGET_ATTEMPTS, (), digests)
-        # Often the store has no dead letters and no inbox events: this one query then saves a
+        # Often the store has no dead letters and no inbox events. Then this one query replaces a
         # search for each handled event.
         if connection.execute(_KEEPS_DELIVERIES).get:
             execute_rows(connection, _FORGET_DEAD_LETTERS, (), digests)

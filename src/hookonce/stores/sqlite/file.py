@@ -101,16 +101,16 @@ class OpenFile:
         with transaction(self.connection):
             self._check_in_place()
             yield
-        # If only the index was replaced, the commit counts: other processes read it from the log.
+        # If only the index was replaced, the commit is valid: other processes read it from the log.
         if (identity_of(self._path), identity_of(self.log)) != self._own[:2]:
             self._check_in_place()
 
     def close_if_safe(self) -> bool:
         """Write the log into its file and close the file; return whether it was closed.
 
-        A log or index that belongs to a replaced file is removed from the path: SQLite would use
-        them for the file that is there now. A deleted file stays open, since closing would lose it,
-        and an operator may put it back.
+        A log or index that belongs to a replaced file is removed from the path, because SQLite
+        would use it for the new file. A deleted file stays open: closing it would lose its data,
+        and an operator may restore its name.
 
         Raises:
             apsw.Error: the log could not be written into the file, which stays open.
@@ -119,14 +119,16 @@ class OpenFile:
         if now != self._own:
             if now.file != self._own.file:
                 self._checkpoint()
-                # If only a link was changed, the file is still in use, and so is its log.
+                # If only a symbolic link was changed, other processes may still use our file and
+                # its log.
                 if identity_of(self._resolved) != self._own.file:
                     self._remove_log()
                 if now.file is None:
                     return False
             elif now.log != self._own.log and _is_empty(self.log):
-                # Our log may not be in the file yet. If the new log had content, the process that
-                # began it would have checkpointed our log first.
+                # Another process has replaced our log by an empty log: write our log's commits into
+                # the file now. A new log with content shows that the other process has done this
+                # already.
                 self._checkpoint()
             self._keep_log_on_close()
         self._close()
@@ -178,7 +180,8 @@ class OpenFile:
 
     def _remove_log(self) -> None:
         """Remove the empty log and its index from the path."""
-        with transaction(self.connection):  # under the lock no other process removes it
+        # While this process has the lock, no other process removes the log.
+        with transaction(self.connection):
             for path, own in ((self.log, self._own.log), (self._index, self._own.log_index)):
                 if identity_of(path) == own:
                     path.unlink()

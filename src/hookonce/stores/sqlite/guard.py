@@ -59,7 +59,7 @@ _guards: set[Guard] = set()
 
 
 def files_of(path: str | Path) -> set[Identity]:
-    """Return the identities of a database's existing files."""
+    """Return the identities of the files of a database that exist."""
     real = os.path.realpath(path)
     found = (identity_of(f"{real}{suffix}") for suffix in ("", "-wal", "-shm"))
     return {file for file in found if file is not None}
@@ -98,7 +98,8 @@ def _apsw_has_open(files: Container[Identity | None]) -> bool:
         except apsw.ConnectionClosedError:
             continue
         except apsw.ThreadingViolationError:
-            return True  # another thread uses the connection: assume that the file is open
+            # Another thread uses the connection, so apsw cannot answer: assume an open file.
+            return True
     return False
 
 

@@ -35,7 +35,7 @@ from .batch import Job
 from .claims import ClaimsTable
 from .records import digest_of, execute_rows
 
-# How often the row of an idle worker is written again. Every write costs an fsync.
+# How often an idle worker writes its row again. Not more often, because every write costs an fsync.
 _SEEN_AGAIN_SECONDS = WORKER_SECONDS / 3
 
 _SIZE = "SELECT depth, bytes FROM inbox_sizes WHERE endpoint = ?"
@@ -44,7 +44,7 @@ INSERT INTO entries (key, endpoint, event_id, event_type, received_at, size, tok
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
 """
 _INSERT_BODY = "INSERT INTO inbox_bodies VALUES (?, ?)"
-# FREE.enqueue of `life.LIFE`, for new events.
+# The row FREE.enqueue of `life.LIFE`, for new events.
 _INSERT_NEW = """
 INSERT INTO entries (key, endpoint, event_id, event_type, received_at, size, token, due, delay)
 SELECT column1, column2, column3, column4, column5, column6, column7, ?1, 0
@@ -81,7 +81,7 @@ FROM entries JOIN inbox_bodies USING (id)
 WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
 """
 _NEXT_DUE = "SELECT min(due) FROM entries WHERE endpoint = ?"
-# WAITING.fetch of `life.LIFE`, for events that have had no attempt yet.
+# The row WAITING.fetch of `life.LIFE`, for events that have had no attempt yet.
 _CLAIM_NEW = """
 INSERT INTO attempts (key, endpoint, token, until, lease, attempt, finished, history, expires)
 SELECT key, endpoint, ?1, ?2 + ?3, ?3, 1, '', '', ?4 FROM entries
@@ -97,7 +97,7 @@ WHERE id IN ({rows})
   AND attempts.token = ?1 AND until = ?2 + ?3 AND lease = ?3 AND attempt = 1 AND finished = ''
 """
 _SCHEDULE_ALL = "UPDATE entries SET due = ?1, delay = ?2 WHERE id IN ({rows})"
-# Corrects times that are too late because a restart has reset uptime, or a clock was set back.
+# Corrects due times that lie too far ahead, because a restart reset uptime or a clock was set back.
 _PULL_FORWARD = """
 UPDATE entries SET due = ?1 + delay WHERE due > ?1 + delay;
 UPDATE attempts SET until = ?1 + lease WHERE until > ?1 + lease;
@@ -142,7 +142,7 @@ class InboxTable:
         self._last_uptime: float | None = None
 
     def looked(self) -> None:
-        """Note the uptime of a committed fetch; a smaller uptime later means that it was reset."""
+        """Remember the uptime of a committed fetch: a smaller uptime later shows a restart."""
         self._last_uptime = self.claims.uptime()
 
     def fetch(
@@ -230,7 +230,7 @@ class EnqueueJob(Job[EnqueueResult]):
         connection.execute(_INSERT_BODY, (number, delivery.body))
         connection.execute(_COUNT_IN, (number,))
         if known.dead_letter is not None:
-            # SAVED.enqueue, SAVED_CLAIMED.enqueue: remove the dead letter
+            # the rows KEPT_FREE.enqueue and KEPT_CLAIMED.enqueue drop the kept delivery
             queued = known._replace(queued=record.queued)
             claims.write(connection, self.key, digest, queued, record)
 
@@ -238,7 +238,7 @@ class EnqueueJob(Job[EnqueueResult]):
     def do_all(
         cls, connection: apsw.Connection, jobs: Sequence[EnqueueJob]
     ) -> Sequence[EnqueueJob]:
-        """Store deliveries of new events, if all fit; return the other jobs."""
+        """Store the deliveries of new events if all fit; return the jobs that were not done."""
         if not _fit(connection, jobs):
             return jobs
         digests = [digest_of(job.key) for job in jobs]

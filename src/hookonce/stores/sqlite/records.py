@@ -45,8 +45,8 @@ def load_history(text: str | None) -> tuple[FailedAttempt, ...]:
 
 
 def dump_dead_letter(dead_letter: DeadLetterRecord) -> tuple[str, str, float, int]:
-    """Return a dead letter as columns; ``schema`` explains the last one, ``kept``."""
-    kept = dead_letter.is_kept + dead_letter.is_saved
+    """Return a dead letter as columns; ``schema`` explains the last column, ``kept``."""
+    kept = dead_letter.is_kept + dead_letter.sender_retries
     return dead_letter.reason, dead_letter.error, dead_letter.buried_unix, kept
 
 

@@ -32,7 +32,7 @@ from .upkeep import START, Position
 
 T = TypeVar("T")
 
-# Claims wait while records are read, so one transaction reads no more than this.
+# One transaction reads no more records than this, because claims wait for its end.
 _MOST_LOOKED_UP = 500
 
 # Whether a handler's name is in a column of names.
@@ -81,8 +81,8 @@ ORDER BY i.id LIMIT :limit
 _BODY = "(SELECT body FROM inbox_bodies WHERE id = i.id)"
 _ONE_ENTRY = _ENTRY.format(body=_BODY) + "WHERE key = :key"
 _OF_IT = "(:endpoint IS NULL OR endpoint = :endpoint)"
-# Ids grow in the order of arrival, so the first entry has waited longest. _STATS asks only if the
-# endpoint has entries; else this would scan the entries of all other endpoints.
+# Ids grow in the order of arrival, so the first entry has waited longest. _STATS runs this only if
+# the endpoint has entries; otherwise it would read the entries of all other endpoints.
 _FIRST_RECEIVED = f"SELECT received_at FROM entries WHERE {_OF_IT} ORDER BY id LIMIT 1"
 _STATS = f"""
 SELECT (SELECT count(*) FROM attempts WHERE {LIVE} AND {_OF_IT}),

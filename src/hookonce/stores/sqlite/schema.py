@@ -181,7 +181,8 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        if connection.in_transaction:  # some errors, such as a full disk, roll back themselves
+        # After some errors, such as a full disk, SQLite has already rolled back.
+        if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
 

@@ -53,7 +53,7 @@ def shared_file(path: Path, retention_seconds: float, clock: Clock) -> SharedFil
 
 
 def _before_fork() -> None:
-    _lock.acquire()  # no writer is created until the fork is over
+    _lock.acquire()  # no other thread may create a writer before the fork is over
     backup.before_fork()
     _closed_for_fork.extend(_writers)
     for writer in _closed_for_fork:

@@ -1,7 +1,7 @@
 """The SQLite store: durable, and shared by the processes of one machine.
 
 The file uses a write-ahead log with synchronous=FULL, so every answered change survives a power
-cut. Only claims, key locks and evidence of ignored types do not wait for the disk, since no answer
+cut. Only claims, key locks and records of ignored types do not wait for the disk, because no answer
 depends on them. The file must be on a local disk: write-ahead logs fail on network file systems.
 """
 
@@ -41,7 +41,7 @@ from .shared import shared_file
 
 T = TypeVar("T")
 
-# How often an idle worker checks whether the log has changed; the check is one stat() call.
+# How often an idle worker checks whether the log has changed. The check is one stat() call.
 _LOOK_SECONDS = 0.025
 
 _NONE: frozenset[str] = frozenset()
@@ -257,6 +257,6 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
     def _log_state(self) -> tuple[int, int] | None:
         try:
             status = self._file.writer.log.stat()
-        except OSError:  # the log does not exist yet, or no longer
+        except OSError:  # there is no log
             return None
         return status.st_mtime_ns, status.st_size

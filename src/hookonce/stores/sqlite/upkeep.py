@@ -1,4 +1,4 @@
-"""Removal of expired records, in small steps, so that no claim waits long for the file."""
+"""Removes expired records in small steps, so that no claim waits long for the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Position: TypeAlias = tuple[str, bytes]
 """How far pruning has come: a table, and the last key that it has looked at."""
 START: Position = (_TABLES[0], b"")
 
-# Keys that one step reads. No claim can run meanwhile, so a step must take only milliseconds.
+# The number of keys that one step reads. No claim can run during a step, so it takes milliseconds.
 _KEYS = 2_000
 _PAUSE_SECONDS = 0.05
 _INTERVAL_SECONDS = 3_600.0
@@ -30,7 +30,7 @@ _FORGET_NOTES = """
 DELETE FROM waiting WHERE key_lock > ? AND key_lock <= ?
     AND NOT EXISTS (SELECT 1 FROM key_locks WHERE key = key_lock)
 """
-_FORGET_IGNORED = "DELETE FROM ignored WHERE last <= ?"  # fast: the table stays small
+_FORGET_IGNORED = "DELETE FROM ignored WHERE last <= ?"  # not in small steps: the table is small
 
 
 class Upkeep:

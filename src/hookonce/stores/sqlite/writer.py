@@ -1,4 +1,4 @@
-"""One connection and one thread for a file, with group commit, shared by the stores on it.
+"""The connection and the thread of a file, which all stores on the file share; with group commit.
 
 The thread runs all waiting jobs in one transaction with one fsync, so that a batch costs about as
 much as one call. A caller is answered only after the commit.
@@ -32,7 +32,7 @@ T = TypeVar("T")
 Maintenance: TypeAlias = Callable[[apsw.Connection], float]
 """A short task in its own transaction; returns the seconds until the next one."""
 
-# Bounds the length of a transaction: nobody is answered before it ends.
+# Limits the length of a transaction, because no caller is answered before its end.
 _MOST_STEPS = 1_000
 # How long to wait while another process has the file locked. A delivery must be answered within
 # about three seconds.
@@ -90,11 +90,11 @@ class _Jobs:
     def next_batch(self, wait: float) -> tuple[list[Job[Any]], bool]:
         """Return the waiting jobs after at most ``wait`` seconds, and whether more may come."""
         if not self._is_full:
-            # A loop that was closed meanwhile cannot wake the thread; the time-out does.
+            # An event loop that was closed cannot wake the thread, so the wait has a time-out.
             with contextlib.suppress(queue.Empty):
                 self._wakes.get(timeout=wait)
         self._waking.clear()
-        is_closed = self._is_closed  # read before the jobs: after `close` no job is added
+        is_closed = self._is_closed  # read this before the jobs: after `close` no job is added
         count = min(len(self._waiting), _MOST_STEPS)
         self._is_full = count == _MOST_STEPS
         batch = [self._waiting.popleft() for _ in range(count)]
@@ -213,7 +213,7 @@ class Writer:
             self._serve(jobs)
         finally:
             with self._lock:
-                if self._jobs is jobs:  # the queue was not closed: an error has ended the thread
+                if self._jobs is jobs:  # nobody has closed the queue: an error has ended the thread
                     self._thread = None
 
     def _serve(self, jobs: _Jobs) -> None:

@@ -7,13 +7,13 @@ end
 
 local function claim(key, record, token, lease)
   if is_live(record) then
-    -- CLAIMED.claim, FETCHED.claim, SAVED_CLAIMED.claim, SAVED_CLAIMED.replay, KEPT.claim, REPLAYED.claim,
+    -- CLAIMED.claim, FETCHED.claim, KEPT_CLAIMED.claim, KEPT_CLAIMED.replay, LAST_CHANCE.claim, REPLAYED.claim,
     -- REPLAYED.replay
     cap(key, record)
     return record.token == token and granted(record) or {'F', text(record.ends)}
   end
   if record.endpoint then return {'F', text(math.max(due_of(record), now))} end -- WAITING.claim
-  grant(key, record, token, lease) -- FREE.claim, SAVED.claim, SAVED.replay, INTERRUPTED.replay, DEAD.replay
+  grant(key, record, token, lease) -- FREE.claim, KEPT_FREE.claim, KEPT_FREE.replay, INTERRUPTED.replay, DEAD.replay
   write_record(key, record)
   set_live(key, record.ends)
   return granted(record)
@@ -33,7 +33,7 @@ function ops.claim(arg)
   end
   record = record_of(key) or new_record()
   if record.done_until then return {'D'} end -- DONE.claim
-  if record.dead_letter and not is_saved(record) and not is_live(record) then
+  if record.dead_letter and not sender_retries(record) and not is_live(record) then
     return {'X'} -- INTERRUPTED.claim, DEAD.claim
   end
   return claim(key, record, token, lease)
@@ -42,8 +42,8 @@ end
 -- Arguments: key, token, lease.
 function ops.replay(arg)
   local key, record = arg[1], unfinished(arg[1])
-  if not is_visible(record) and not (record and is_saved(record)) then return 'N' end
-  if not is_saved(record) then record.dead_letter = 'dead' end
+  if not is_visible(record) and not (record and sender_retries(record)) then return 'N' end
+  if not sender_retries(record) then record.dead_letter = 'dead' end
   write_record(key, record)
   return claim(key, record, arg[2], tonumber(arg[3]))
 end
@@ -56,7 +56,7 @@ function ops.extend(arg)
   pass_when_full()
   record.ends = now + lease
   note(record, arg[4], arg[5])
-  -- FREE.extend, CLAIMED.extend, SAVED.extend, SAVED_CLAIMED.extend, KEPT.extend, INTERRUPTED.extend,
+  -- FREE.extend, CLAIMED.extend, KEPT_FREE.extend, KEPT_CLAIMED.extend, LAST_CHANCE.extend, INTERRUPTED.extend,
   -- DEAD.extend, REPLAYED.extend
   set_live(key, record.ends)
   if record.endpoint then set_due(key, record, lease) end -- WAITING.extend, FETCHED.extend
@@ -76,17 +76,17 @@ function ops.give_back(arg)
   end_claim(key, record, nonce) -- FREE.release, CLAIMED.release, DEAD.release, REPLAYED.release
   if record.endpoint then -- WAITING.release, FETCHED.release
     set_due(key, record, tonumber(arg[7]))
-  elseif is_saved(record) then -- SAVED.release, SAVED_CLAIMED.release
+  elseif sender_retries(record) then -- KEPT_FREE.release, KEPT_CLAIMED.release
     if arg[6] ~= '' then write_dead_letter(key, record, record.dead_letter, nil, 'exhausted', arg[6]) end
-  elseif is_kept(record) then -- KEPT.release, INTERRUPTED.release
+  elseif is_kept(record) then -- LAST_CHANCE.release, INTERRUPTED.release
     write_dead_letter(key, record, 'dead', nil, 'exhausted', arg[6])
   end
   write_record(key, record)
   return HELD
 end
 
--- FREE.complete, CLAIMED.complete, WAITING.complete, FETCHED.complete, SAVED.complete, SAVED_CLAIMED.complete,
--- KEPT.complete, INTERRUPTED.complete, DEAD.complete, REPLAYED.complete, DONE.complete
+-- FREE.complete, CLAIMED.complete, WAITING.complete, FETCHED.complete, KEPT_FREE.complete, KEPT_CLAIMED.complete,
+-- LAST_CHANCE.complete, INTERRUPTED.complete, DEAD.complete, REPLAYED.complete, DONE.complete
 local function finish(key, nonce)
   pass_when_full()
   local known = unpacked(redis.call('SET', name_of(key), cmsgpack.pack(now + retention, nonce),
@@ -109,14 +109,14 @@ function ops.discard(arg)
   local record = record_of(key)
   if record and record.done_until then return record.discarded == nonce and '1' or '0' end
   if not is_visible(record) then return '0' end
-  finish(key, nonce) -- SAVED.discard, INTERRUPTED.discard, DEAD.discard, REPLAYED.discard
+  finish(key, nonce) -- KEPT_FREE.discard, INTERRUPTED.discard, DEAD.discard, REPLAYED.discard
   return '1'
 end
 
 -- Arguments: key, token, nonce, finished, error as JSON or '', error, reason, outstanding, and the 5 parts of a
 -- delivery if one is given.
--- FREE.bury, CLAIMED.bury, WAITING.bury, FETCHED.bury, SAVED.bury, SAVED_CLAIMED.bury, KEPT.bury, INTERRUPTED.bury,
--- DEAD.bury, REPLAYED.bury
+-- FREE.bury, CLAIMED.bury, WAITING.bury, FETCHED.bury, KEPT_FREE.bury, KEPT_CLAIMED.bury, LAST_CHANCE.bury,
+-- INTERRUPTED.bury, DEAD.bury, REPLAYED.bury
 function ops.bury(arg)
   local key, nonce = arg[1], arg[3]
   local record = owned(key, arg[2])

@@ -6,8 +6,8 @@ local function is_kept(record)
   return record.dead_letter and record.dead_letter ~= 'dead'
 end
 
--- Whether the sender may still send the event again. This state ends by itself: SAVED.end, SAVED_CLAIMED.end.
-local function is_saved(record)
+-- Whether the sender may still send the event again. This state ends by itself: KEPT_FREE.end, KEPT_CLAIMED.end.
+local function sender_retries(record)
   return type(record.dead_letter) == 'number' and now < record.dead_letter
 end
 
@@ -46,16 +46,17 @@ local function forget_dead_letter(key)
   place(base .. ':x:' .. known[1], known[2] .. ':' .. key, nil)
 end
 
--- Keeps a delivery. States in which none is kept: FREE.keep, FREE.save, FREE.keep_in_flight, FREE.save_in_flight,
--- CLAIMED.keep, CLAIMED.save, CLAIMED.keep_in_flight, CLAIMED.save_in_flight. States with a kept delivery, whose
--- time of burial can only become earlier: SAVED.keep, SAVED.save, SAVED.keep_in_flight, SAVED.save_in_flight,
--- SAVED_CLAIMED.keep, SAVED_CLAIMED.save, SAVED_CLAIMED.keep_in_flight, SAVED_CLAIMED.save_in_flight, KEPT.keep,
--- KEPT.save, KEPT.keep_in_flight, KEPT.save_in_flight, INTERRUPTED.keep, INTERRUPTED.save,
--- INTERRUPTED.keep_in_flight, INTERRUPTED.save_in_flight.
--- States with an entry or a dead letter, which do not change: WAITING.keep, WAITING.save,
--- WAITING.keep_in_flight, WAITING.save_in_flight, FETCHED.keep, FETCHED.save, FETCHED.keep_in_flight,
--- FETCHED.save_in_flight, DEAD.keep, DEAD.save, DEAD.keep_in_flight, DEAD.save_in_flight, REPLAYED.keep, REPLAYED.save,
--- REPLAYED.keep_in_flight, REPLAYED.save_in_flight
+-- Keeps a delivery. States in which none is kept: FREE.keep, FREE.keep_until, FREE.keep_in_flight,
+-- FREE.keep_in_flight_until, CLAIMED.keep, CLAIMED.keep_until, CLAIMED.keep_in_flight, CLAIMED.keep_in_flight_until.
+-- States with a kept delivery, whose time of burial can only become earlier: KEPT_FREE.keep, KEPT_FREE.keep_until,
+-- KEPT_FREE.keep_in_flight, KEPT_FREE.keep_in_flight_until, KEPT_CLAIMED.keep, KEPT_CLAIMED.keep_until,
+-- KEPT_CLAIMED.keep_in_flight, KEPT_CLAIMED.keep_in_flight_until, LAST_CHANCE.keep, LAST_CHANCE.keep_until,
+-- LAST_CHANCE.keep_in_flight, LAST_CHANCE.keep_in_flight_until, INTERRUPTED.keep, INTERRUPTED.keep_until,
+-- INTERRUPTED.keep_in_flight, INTERRUPTED.keep_in_flight_until.
+-- States with an entry or a dead letter, which do not change: WAITING.keep, WAITING.keep_until,
+-- WAITING.keep_in_flight, WAITING.keep_in_flight_until, FETCHED.keep, FETCHED.keep_until, FETCHED.keep_in_flight,
+-- FETCHED.keep_in_flight_until, DEAD.keep, DEAD.keep_until, DEAD.keep_in_flight, DEAD.keep_in_flight_until,
+-- REPLAYED.keep, REPLAYED.keep_until, REPLAYED.keep_in_flight, REPLAYED.keep_in_flight_until
 local function keep(key, delivery, dead_at, record)
   if record.endpoint or record.dead_letter == 'dead' then return end
   if record.dead_letter == 'kept' then return end -- a delivery that arrives later does not replace it
@@ -84,7 +85,7 @@ local function dead_letter_reply(key, with_body)
   elseif record.token then
     history = with_failure(history, attempts, record.ends, INTERRUPTED)
   end
-  found[9] = is_saved(record) and '1' or '0'
+  found[9] = sender_retries(record) and '1' or '0'
   local body = with_body and redis.call('HGET', name, 'body') or ''
   return {found[1], found[2], found[3], found[4], body, tostring(attempts), record.finished, history,
     record.outstanding, unpack(found, 5)}
@@ -102,7 +103,7 @@ end
 function ops.keep_in_flight(arg)
   local key = arg[1]
   local record = record_of(key) or new_record()
-  if record.done_until then return HELD end -- DONE.keep_in_flight, DONE.save_in_flight
+  if record.done_until then return HELD end -- DONE.keep_in_flight, DONE.keep_in_flight_until
   keep(key, {unpack(arg, 2, 6)}, arg[7], record)
   return HELD
 end

@@ -62,8 +62,8 @@ end
 -- The answer to the enqueue of a known event; nil if the event is to be stored.
 local function refusal(record, token)
   if record.done_until then return 'D' end -- DONE.enqueue
-  if is_saved(record) then return nil end
-  if is_hidden(record) then return 'W' end -- KEPT.enqueue
+  if sender_retries(record) then return nil end
+  if is_hidden(record) then return 'W' end -- LAST_CHANCE.enqueue
   if record.dead_letter then return 'X' end -- INTERRUPTED.enqueue, DEAD.enqueue, REPLAYED.enqueue
   if record.endpoint then return record.put == token and 'S' or 'W' end -- WAITING.enqueue, FETCHED.enqueue
   return nil
@@ -82,7 +82,7 @@ function ops.enqueue(arg)
 
   record = record or new_record() -- FREE.enqueue
   local delay = 0
-  if record.dead_letter then -- SAVED.enqueue, SAVED_CLAIMED.enqueue
+  if record.dead_letter then -- KEPT_FREE.enqueue, KEPT_CLAIMED.enqueue
     forget_dead_letter(key)
     record.dead_letter = false
   end

@@ -80,8 +80,8 @@ local function write_record(key, record)
   end
 end
 
--- Whether a claim is live. A lease ends by itself: CLAIMED.expire, FETCHED.expire, SAVED_CLAIMED.expire, KEPT.expire,
--- REPLAYED.expire.
+-- Whether a claim is live. A lease ends by itself: CLAIMED.expire, FETCHED.expire, KEPT_CLAIMED.expire,
+-- LAST_CHANCE.expire, REPLAYED.expire.
 local function is_live(record)
   return record ~= nil and not record.done_until and now < record.ends
 end

@@ -21,7 +21,7 @@ function ops.stats(arg)
   -- A member whose time is in the future is a kept delivery, or was buried before the clock was set back.
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', dead_letters, '(' .. text(now), '+inf')) do
     local record = record_of(key_of(member)) or {}
-    if is_saved(record) and not is_live(record) then kept = kept + 1 end
+    if sender_retries(record) and not is_live(record) then kept = kept + 1 end
   end
   local endpoints = wanted == '' and redis.call('SMEMBERS', base .. ':e') or {wanted}
   local depth, bytes, oldest = 0, 0, nil
@@ -53,7 +53,7 @@ function ops.known(arg)
     local record, known = record_of(key), ''
     if record and record.done_until then
       known = 'done'
-    elseif is_visible(record) and not is_saved(record) then
+    elseif is_visible(record) and not sender_retries(record) then
       known = 'dead'
     elseif record and record.endpoint then
       known = 'waiting'
