@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Unpack
 
 import asyncpg  # type: ignore[import-untyped] # it ships no types
@@ -11,6 +11,7 @@ from asyncpg.pool import PoolConnectionProxy  # type: ignore[import-untyped] # t
 
 from ..errors import LedgerError
 from .ledger import Effect
+from .pools import LedgerPool
 from .sql import LedgerOptions, SQLLedger
 from .statements import Parameters, check_done, row_of, statements_of
 
@@ -21,7 +22,8 @@ class AsyncpgLedger(SQLLedger["PoolConnectionProxy[Any]"]):
     """A ledger in PostgreSQL; handlers get an asyncpg connection in a transaction.
 
     Args:
-        pool: your pool; open and close it yourself.
+        pool: your pool, which you open and close yourself; or a function that makes a pool, which
+            the ledger opens, and closes when its receivers close.
         isolation: the isolation level, as asyncpg names it; None for the server's default.
         options: see ``LedgerOptions``.
 
@@ -31,20 +33,28 @@ class AsyncpgLedger(SQLLedger["PoolConnectionProxy[Any]"]):
 
     def __init__(
         self,
-        pool: asyncpg.Pool[Any],
+        pool: asyncpg.Pool[Any] | Callable[[], asyncpg.Pool[Any]],
         *,
         isolation: str | None = "read_committed",
         **options: Unpack[LedgerOptions],
     ) -> None:
         super().__init__(_PLACEHOLDERS, **options)
-        self._pool = pool
+        self._pool = LedgerPool(pool, _opened)
         self._isolation = isolation
+
+    def in_use(self) -> AbstractAsyncContextManager[None]:
+        """Return a context that keeps a pool made by the ledger open; its last end closes the pool.
+
+        Receivers do this by themselves.
+        """
+        return self._pool.in_use()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[PoolConnectionProxy[Any]]:
         """Return the context of a new transaction, on a connection of the pool."""
+        pool = await self._pool.opened()
         async with (
-            self._pool.acquire() as connection,
+            pool.acquire() as connection,
             connection.transaction(isolation=self._isolation),
         ):
             yield connection
@@ -59,6 +69,10 @@ class AsyncpgLedger(SQLLedger["PoolConnectionProxy[Any]"]):
 
     def _dialect(self, transaction: PoolConnectionProxy[Any]) -> str:
         return "postgresql"
+
+
+async def _opened(pool: asyncpg.Pool[Any]) -> None:
+    await pool
 
 
 async def record_in(

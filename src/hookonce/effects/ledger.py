@@ -69,6 +69,15 @@ class InFiles(Protocol):
         ...
 
 
+@runtime_checkable
+class InUse(Protocol):
+    """A ledger that opens connections itself, and closes them when nobody uses the ledger."""
+
+    def in_use(self) -> AbstractAsyncContextManager[None]:
+        """Return a context that keeps the connections open; contexts may overlap."""
+        ...
+
+
 class Ledger(AnyLedger[T], Protocol[T]):
     """A ledger for async handlers.
 

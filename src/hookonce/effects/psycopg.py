@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Unpack
 
 from psycopg import AsyncConnection, Connection, IsolationLevel
@@ -12,6 +12,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from ..errors import LedgerError
 from .ledger import Effect
+from .pools import LedgerPool
 from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
 from .statements import Parameters, Statements, check_done, row_of, statements_of
 
@@ -22,7 +23,8 @@ class PsycopgLedger(SQLLedger[AsyncConnection[Any]]):
     """A ledger in PostgreSQL; async handlers get an ``AsyncConnection`` in a transaction.
 
     Args:
-        pool: your pool; open and close it yourself.
+        pool: your pool, which you open and close yourself; or a function that makes a pool with
+            ``open=False``, which the ledger opens, and closes when its receivers close.
         isolation: the isolation level; None for that of the connection.
         options: see ``LedgerOptions``.
 
@@ -32,19 +34,28 @@ class PsycopgLedger(SQLLedger[AsyncConnection[Any]]):
 
     def __init__(
         self,
-        pool: AsyncConnectionPool[AsyncConnection[Any]],
+        pool: AsyncConnectionPool[AsyncConnection[Any]]
+        | Callable[[], AsyncConnectionPool[AsyncConnection[Any]]],
         *,
         isolation: IsolationLevel | None = IsolationLevel.READ_COMMITTED,
         **options: Unpack[LedgerOptions],
     ) -> None:
         super().__init__(_PLACEHOLDERS, **options)
-        self._pool = pool
+        self._pool = LedgerPool(pool, AsyncConnectionPool.open)
         self._isolation = isolation
+
+    def in_use(self) -> AbstractAsyncContextManager[None]:
+        """Return a context that keeps a pool made by the ledger open; its last end closes the pool.
+
+        Receivers do this by themselves.
+        """
+        return self._pool.in_use()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection[Any]]:
         """Return the context of a new transaction, on a connection of the pool."""
-        async with self._pool.connection() as connection:
+        pool = await self._pool.opened()
+        async with pool.connection() as connection:
             before = connection.isolation_level
             if self._isolation not in {None, before}:
                 await connection.set_isolation_level(self._isolation)

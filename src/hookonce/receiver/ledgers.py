@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ..effects.ledger import AnyLedger, InFiles
+from ..effects.ledger import AnyLedger, InFiles, InUse
 from ..effects.probe import check
 from ..errors import LedgerError
 from ..routing.handler import Handler
@@ -25,6 +26,16 @@ def ledgers_of(handlers: Iterable[Handler]) -> list[AnyLedger[Any]]:
     """Return the ledgers of these handlers, each once."""
     ledgers = {id(handler.ledger): handler.ledger for handler in handlers}
     return [ledger for ledger in ledgers.values() if ledger is not None]
+
+
+@asynccontextmanager
+async def ledgers_in_use(handlers: Iterable[Handler]) -> AsyncIterator[None]:
+    """Keep the connections of the handlers' ledgers open in the block."""
+    async with AsyncExitStack() as stack:
+        for ledger in ledgers_of(handlers):
+            if isinstance(ledger, InUse):
+                await stack.enter_async_context(ledger.in_use())
+        yield
 
 
 async def check_ledgers(
@@ -73,6 +84,10 @@ async def check_ledger(ledger: AnyLedger[Any], store_retention: float | None) ->
             " give the ledger a retention no shorter than the store's"
         )
     try:
-        await limited(_CHECK_SECONDS, check(ledger))
+        async with ledger.in_use() if isinstance(ledger, InUse) else nullcontext():
+            await limited(_CHECK_SECONDS, check(ledger))
     except OutOfTimeError:
-        raise LedgerError(f"{name} did not answer within {_CHECK_SECONDS:g} s") from None
+        raise LedgerError(
+            f"{name} did not answer within {_CHECK_SECONDS:g} s; does its database run, and at the"
+            " address that the application has?"
+        ) from None

@@ -11,8 +11,8 @@ Uses may overlap. The end of the last use closes the store.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..delivery.attempts import Attempts
@@ -23,7 +23,7 @@ from ..logs import event_fields, get_logger
 from ..routing.registration import Registration
 from ..stores.protocols import Openable
 from ..watching.activity import Reporter
-from .ledgers import check_ledgers
+from .ledgers import check_ledgers, ledgers_in_use
 
 _log = get_logger("hookonce.lease")
 
@@ -51,6 +51,7 @@ class Lifetime:
     reporter: Reporter | None
     _users: int = 0
     _applications: int = 0
+    _ledgers: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @property
     def is_open(self) -> bool:
@@ -135,6 +136,7 @@ class Lifetime:
                     await self.reporter.stop()
             finally:  # also if the server cancels this task at its time limit
                 self.dependencies.threads.close()
+                await self._ledgers.aclose()
                 await self.store.aclose()
 
     async def _register(self) -> None:
@@ -143,6 +145,7 @@ class Lifetime:
         _ = handler_table.parser  # raises if pydantic cannot build an event class
         retention: float | None = getattr(self.store, "retention_seconds", None)
         file: Path | None = getattr(self.store, "path", None)
+        await self._ledgers.enter_async_context(ledgers_in_use(handler_table.handlers))
         await check_ledgers(handler_table.handlers, retention, file)
         await self.registration.enter()
 

@@ -23,7 +23,7 @@ from ..emulator.service import EmulatedService
 from ..http.app import Receive, Scope, Send
 from ..inbox.settings import Inbox
 from ..receiver import Receiver
-from ..receiver.ledgers import check_ledgers
+from ..receiver.ledgers import check_ledgers, ledgers_in_use
 from ..resources import Channel
 from ..routing.keyed import watermark_of
 from ..routing.table import HandlerTable
@@ -239,8 +239,19 @@ class _Simulation:
     async def run(
         self, events: int, progress: Callable[[int, int], None] | None
     ) -> SimulationReport:
-        async with self._loop.outside():
-            await check_ledgers(self._original.handlers, store_retention=None)
+        pools = AsyncExitStack()
+        try:
+            await pools.enter_async_context(ledgers_in_use(self._original.handlers))
+            async with self._loop.outside():
+                await check_ledgers(self._original.handlers, store_retention=None)
+            return await self._run(events, progress)
+        finally:
+            async with self._loop.outside():
+                await pools.aclose()
+
+    async def _run(
+        self, events: int, progress: Callable[[int, int], None] | None
+    ) -> SimulationReport:
         started = self._loop.time()
         attempts: list[DeliveryAttempt] = []
         deployment = _Deployment(self._original)
