@@ -207,6 +207,11 @@ def check_workload(manifest: dict[str, Any], seconds: int) -> None:
     volumes |= {one["metadata"]["name"] for one in manifest["spec"].get("volumeClaimTemplates", [])}
     for container in spec["containers"]:
         assert {one["name"] for one in container["volumeMounts"]} <= volumes
+        ports = {one["name"] for one in container["ports"]}
+        for name, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+            probe = container[name]
+            assert (probe["httpGet"]["path"], probe["timeoutSeconds"]) == (path, 5)
+            assert probe["httpGet"]["port"] in ports
         command = cli.get_command(click.Context(cli), container["args"][0])
         assert command is not None
         command.make_parser(click.Context(command)).parse_args(list(container["args"][1:]))
