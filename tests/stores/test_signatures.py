@@ -24,7 +24,7 @@ PROMISED: dict[type[Any], tuple[type[Any], ...]] = {
 }
 OWN_CALLS: dict[type[Any], set[str]] = {
     MemoryStore: set(),
-    SQLiteStore: {"backup"},
+    SQLiteStore: {"backup", "restore"},
     RedisStore: {"server_times"},
 }
 LISTED = {name.path for name in public_names("hookonce.stores")}

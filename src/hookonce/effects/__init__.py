@@ -1,4 +1,4 @@
-"""Effects that happen once: a handler's work and its record are one commit in your own database.
+"""Effects that happen once: a handler's work and its record are in one commit of your database.
 
 A ledger is two small tables in that database. ``within=`` runs a handler in a transaction that
 begins with the handler's row in the ledger::

@@ -1,7 +1,7 @@
 """Ledger in an SQLite file, by aiosqlite; for async handlers.
 
-Each transaction opens a connection of its own: an idle one has a thread, which would keep the
-process from ending.
+Each transaction opens a connection of its own. No idle connection is kept, because its thread would
+keep the process from ending.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
 async def record_in(
     connection: aiosqlite.Connection, table: str, effect: Effect, now: float
 ) -> bool:
-    """Insert an effect's row into a connection's transaction; return False if it was there."""
+    """Insert an effect's row into a connection's transaction; return False if the row exists."""
     statements = statements_of("sqlite", table, SQLITE_PLACEHOLDERS)
-    # This DELETE matches no row: it only begins a transaction, unless the connection autocommits.
+    # This DELETE matches no row. Its only use is to begin a transaction, unless the connection
+    # autocommits.
     await _run(connection, statements.prune[0], (0, 0))
     if not connection.in_transaction:
         raise LedgerError("the connection is in no transaction; begin one before record_in")

@@ -81,7 +81,7 @@ async def record_in(
     effect: Effect,
     now: float,
 ) -> bool:
-    """Insert an effect's row into a connection's transaction; return False if it was there."""
+    """Insert an effect's row into a connection's transaction; return False if the row exists."""
     if not connection.is_in_transaction():
         raise LedgerError("the connection is in no transaction; begin one before record_in")
     statements = statements_of("postgresql", table, _PLACEHOLDERS)

@@ -1,4 +1,4 @@
-"""Reads the errors of databases, whichever driver raised them."""
+"""Reads the error codes of databases, from the errors of all drivers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ _MYSQL_DEADLOCK = 1213  # MySQL's drivers give this number instead of the SQLSTA
 def sqlstate(error: BaseException) -> str | None:
     """Return the SQLSTATE of an error or of one of its causes; None if there is none.
 
-    Drivers have no common class for errors, and libraries wrap them; so look for the code.
+    Drivers have no common class for errors, and libraries wrap their errors, so this looks for the
+    code.
     """
     seen: set[int] = set()
     look: BaseException | None = error
@@ -27,7 +28,7 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Return whether the database rolled this transaction back because of another one."""
+    """Return whether the database rolled a transaction back because of another transaction."""
     return sqlstate(error) in _CONFLICTS
 
 

@@ -1,8 +1,8 @@
 """Ledger in a database of a Django project; for handlers that run in threads.
 
-A handler runs in a thread of ours, not of Django's. So its connection is its own, and
-``ATOMIC_REQUESTS`` does not apply; as Django does around a request, the ledger closes connections
-that are too old before and after the handler.
+A handler runs in a thread of hookonce, not of Django. So it has its own connection, and
+``ATOMIC_REQUESTS`` does not apply. Before and after the handler, the ledger closes connections that
+are too old, as Django does around a request.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _PLACEHOLDERS = ("%s",) * 6
 
 
 class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
-    """A ledger in a database of a Django project; queries of models are in its transaction.
+    """A ledger in a database of a Django project; queries of models belong to its transaction.
 
-    Handlers get the database's connection, for SQL of their own.
+    Handlers get the database's connection, with which they can run their own SQL.
 
     Args:
         using: the database's alias.
@@ -53,7 +53,7 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
 
     @contextmanager
     def transaction(self) -> Iterator[BaseDatabaseWrapper]:
-        """Return the context of a new transaction, which is the thread's outermost."""
+        """Return the context of a new transaction; it must not be inside another transaction."""
         connection = connections[self._using]
         if not connection.in_atomic_block:
             close_old_connections()
@@ -99,7 +99,7 @@ def drop_table(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPyth
 
 
 def record_in_sync(connection: BaseDatabaseWrapper, table: str, effect: Effect, now: float) -> bool:
-    """Insert an effect's row into a connection's transaction; return False if it was there."""
+    """Insert an effect's row into a connection's transaction; return False if the row exists."""
     if not connection.in_atomic_block:
         raise LedgerError("the connection is in no transaction; record within transaction.atomic()")
     statements = statements_of(connection.vendor, table, _PLACEHOLDERS)
@@ -108,7 +108,8 @@ def record_in_sync(connection: BaseDatabaseWrapper, table: str, effect: Effect, 
         def look() -> None:
             check_kept(_run(connection, statements.is_done, effect), effect)
 
-        # Django has no hook before the COMMIT. An error in this hook also makes the handler fail.
+        # Django has no hook before the COMMIT, so check after it. An error here makes the handler
+        # fail.
         transaction.on_commit(look, using=connection.alias)
         return True
     check_done(_run(connection, statements.is_done, effect), effect)

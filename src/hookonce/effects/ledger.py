@@ -1,7 +1,8 @@
 """What a ledger must do: begin a transaction, and record in it which effects are done.
 
-The once-only step is the same for all ledgers; it is in ``once.py``. To write a ledger for another
-database or driver, implement one of these Protocols and run the rules of ``contract`` on it.
+``once.py`` has the step that is the same for all ledgers: it performs an effect once. To write a
+ledger for another database or driver, implement one of these Protocols and run the rules of
+``contract`` on it.
 """
 
 from __future__ import annotations
@@ -37,8 +38,7 @@ class Latest(NamedTuple):
     Attributes:
         key_lock: the endpoint, the handler, and the key of the resource (at most 200 characters).
         watermark: when the event was created, and its id.
-        drop_ties: leave the event out also if another event, created at the same moment, has
-            succeeded.
+        drop_ties: also leave the event out if another event of the same moment has succeeded.
     """
 
     key_lock: KeyLock
@@ -47,7 +47,7 @@ class Latest(NamedTuple):
 
 
 class AnyLedger(Protocol[T_co]):
-    """A ledger for async handlers or for threads; ``T_co`` is what its handlers are given."""
+    """A ledger for async handlers or for threads; ``T_co`` is the class of its transactions."""
 
     @property
     def retention_seconds(self) -> float:
@@ -88,8 +88,9 @@ class Ledger(AnyLedger[T], Protocol[T]):
         """Return the context of a new transaction: it commits at its end or rolls back on an error.
 
         The isolation level is READ COMMITTED, unless the user asks for another. The context yields
-        what the handler works with; the handler must not be able to commit it. This must be a
-        transaction of its own, not a savepoint in a transaction that somebody else commits.
+        the object that the handler works with, such as a session. The handler must not be able to
+        commit with it. The transaction must be a real one, not a savepoint in a transaction that
+        other code commits.
         """
         ...
 
@@ -115,7 +116,7 @@ class Ledger(AnyLedger[T], Protocol[T]):
           and reports no error.
         - If the handler ends the transaction and begins another, the driver sees nothing wrong.
 
-        Raises what the database raises, or returns False.
+        If the row is not held, the method returns False or raises the database's error.
         """
         ...
 
@@ -127,7 +128,7 @@ class Ledger(AnyLedger[T], Protocol[T]):
 class SyncLedger(AnyLedger[T], Protocol[T]):
     """A ledger for handlers that run in threads; each call comes from the handler's thread.
 
-    Its methods do what those of ``Ledger`` do.
+    Its methods do the same as those of ``Ledger``.
     """
 
     def transaction(self) -> AbstractContextManager[T]:
@@ -148,7 +149,7 @@ class SyncLedger(AnyLedger[T], Protocol[T]):
 
 
 class WatermarkLedger(Ledger[T], Protocol[T]):
-    """A ledger that also keeps watermarks: each handler's newest event of each resource.
+    """A ledger that also keeps watermarks: for each handler and resource, the newest event.
 
     A watermark is unique by endpoint, handler and key of the resource, compared byte for byte. It
     is part of the transaction: a rollback undoes the advance. ``prune`` deletes a watermark that
@@ -156,12 +157,12 @@ class WatermarkLedger(Ledger[T], Protocol[T]):
     """
 
     async def advance(self, transaction: T, latest: Latest) -> bool:
-        """Advance the resource's watermark to this event; return False if the event comes too late.
+        """Raise the watermark of a resource to this event; return False if it comes too late.
 
-        The event comes too late if the watermark is newer; with ``drop_ties`` also if it is of
-        another event that was created at the same moment. If another transaction has advanced the
-        watermark and has not ended, wait for its end, then compare. The watermark stays locked
-        until this transaction ends, also if it was not advanced.
+        The event comes too late if the watermark is newer. With ``drop_ties`` it also comes too
+        late if the watermark is another event that was created at the same moment. If another
+        transaction has advanced the watermark and has not ended, wait for its end, then compare.
+        The watermark stays locked until this transaction ends, even if it was not raised.
         """
         ...
 
@@ -170,7 +171,7 @@ class SyncWatermarkLedger(SyncLedger[T], Protocol[T]):
     """A ledger for handlers that run in threads, which also keeps watermarks."""
 
     def advance(self, transaction: T, latest: Latest) -> bool:
-        """Advance the resource's watermark; return False if the event comes too late."""
+        """Raise the watermark of a resource; return False if the event comes too late."""
         ...
 
 

@@ -1,11 +1,12 @@
-"""Performs an effect once: begin, insert its row, work, change the row to done, commit.
+"""Performs an effect once: begin, insert the row, run the handler, mark the row as done, commit.
 
-The row comes first, so that a second attempt waits for the first instead of working beside it. It
-says "begun"; after the work, the same transaction changes it to "done". So neither a transaction
-that was rolled back below the handler nor a row that was committed too early counts as success. An
-error rolls everything back and is not recorded.
+The row comes first, so that a second attempt waits for the first instead of working at the same
+time. The row says "begun". After the work, the same transaction changes it to "done". So neither a
+transaction that was rolled back below the handler nor a row that was committed too early counts as
+success. An error rolls everything back and is not recorded.
 
-The step is written once, for async ledgers. ``threads`` runs it on a ledger for threads.
+The code here is for async ledgers. The module ``threads`` runs the same code on a ledger for
+threads.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ _ENDED_EARLY = (
 
 
 class Performed(Enum):
-    """How an attempt at an effect ended, if it did not fail."""
+    """How an attempt to perform an effect ended, if it did not fail."""
 
     NOW = "now"
     BEFORE = "before"
-    """The effect's row existed already: nothing was run."""
+    """The effect's row existed already, so nothing was run."""
 
     STALE = "stale"
-    """The event came too late: nothing was run, and the effect's row was committed."""
+    """The event came too late, so nothing was run, and the effect's row was committed."""
 
 
 class Once(Generic[T]):
@@ -82,10 +83,10 @@ class Once(Generic[T]):
         *,
         log_fields: Mapping[str, object] | None = None,
     ) -> Performed:
-        """Do the work in a transaction with the effect's row, unless the effect is already done.
+        """Run the work in a transaction with the effect's row, unless the effect is already done.
 
-        With ``latest``, which needs a ledger that keeps watermarks, leave the work out also if a
-        newer event of the resource was done. Attempts on one resource wait for each other.
+        With ``latest``, which needs a ledger that keeps watermarks, also leave the work out if a
+        newer event of the resource was handled. Attempts on one resource wait for each other.
 
         A serialization failure or a deadlock is tried again at once, in a new transaction, up to
         five times in all. Any other error rolls back and is raised.
@@ -142,7 +143,8 @@ class Once(Generic[T]):
                     if not is_conflict(error) and not isinstance(error, LedgerError):
                         error.add_note(f"while recording the effect: {TABLE_HINT}")
                     raise
-                began = time.perf_counter()  # waiting for other transactions does not count
+                # Measure from here: the wait for other transactions does not count.
+                began = time.perf_counter()
                 if not is_late:
                     await work(transaction)
                 await _expect_held(ledger, transaction, effect)
@@ -232,8 +234,8 @@ async def rolled_back(ledger: Ledger[T]) -> AsyncIterator[T]:
 async def prune(ledger: AnyLedger[Any]) -> int:
     """Delete every row of a ledger that is older than its retention; return how many.
 
-    It deletes in small steps. A receiver that handles events does this by itself; call it from a
-    job of your own if events are rare.
+    It deletes in small steps. A receiver prunes by itself when it handles events. If events are
+    rare, call this function regularly.
     """
     return await on_ledger(ledger, _prune_all)
 

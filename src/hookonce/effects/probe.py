@@ -1,4 +1,4 @@
-"""The check of a ledger before its first event: record an effect, roll back, and look for it."""
+"""Checks a ledger before its first event: records an effect, rolls back, and looks for the row."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def check(ledger: AnyLedger[Any]) -> None:
 
 
 class _Probe:
-    """An effect that is recorded only to be rolled back."""
+    """An effect that the check records and rolls back."""
 
     def __init__(self, name: str, keeps_watermarks: bool) -> None:
         self._name = name
@@ -80,7 +80,7 @@ class _Probe:
         async with rolled_back(ledger) as transaction:
             try:
                 is_gone = await ledger.insert(transaction, effect)
-            except LedgerError:  # the row still exists, in the state "begun"
+            except LedgerError:  # the row still exists and says "begun"
                 is_gone = False
             if is_gone and is_held and self._keeps_watermarks:
                 is_gone = await advance(ledger, transaction, older)
@@ -89,7 +89,7 @@ class _Probe:
         return None if is_held else _NOT_HELD
 
     async def _refusal(self, ledger: Ledger[Any], fault: str) -> LedgerError:
-        """Delete the rows that a ledger without rollbacks has kept, and return the error."""
+        """Delete the rows that the ledger did not roll back, and return the error to raise."""
         refusal = LedgerError(f"{self._name} {fault}")
         erase = getattr(ledger, "erase", None)
         if self._has_inserted and erase is not None:

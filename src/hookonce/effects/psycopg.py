@@ -25,7 +25,7 @@ class PsycopgLedger(SQLLedger[AsyncConnection[Any]]):
     Args:
         pool: your pool, which you open and close yourself; or a function that makes a pool with
             ``open=False``, which the ledger opens, and closes when its receivers close.
-        isolation: the isolation level; None for that of the connection.
+        isolation: the isolation level; None for the level of the connection.
         options: see ``LedgerOptions``.
 
     Raises:
@@ -80,7 +80,7 @@ class SyncPsycopgLedger(SyncSQLLedger[Connection[Any]]):
 
     Args:
         pool: your pool; open and close it yourself.
-        isolation: the isolation level; None for that of the connection.
+        isolation: the isolation level; None for the level of the connection.
         options: see ``LedgerOptions``.
 
     Raises:

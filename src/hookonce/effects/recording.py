@@ -1,4 +1,4 @@
-"""Records an effect in the user's own transaction, with the module for its driver."""
+"""Records an effect in the user's own transaction, with the ledger module of its driver."""
 
 from __future__ import annotations
 

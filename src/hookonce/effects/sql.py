@@ -1,11 +1,12 @@
-"""Ledgers in SQL databases: what all drivers have in common.
+"""Ledgers in SQL databases: the code that all drivers share.
 
-The ledger of a driver says how to begin a transaction, and how to run a statement in it. What the
-driver knows about a transaction serves only for a better message: the row alone proves that a
-commit will keep what was done.
+The ledger of a driver says how to begin a transaction, and how to run a statement in it. The
+driver's own knowledge of a transaction only improves messages: the row alone proves that a commit
+will keep the work.
 
-The async and the threaded ledger are written out side by side: a shared version, whose steps are
-generators of statements, was longer, since each method needs its public signature twice anyway.
+The async and the threaded ledger are two classes with the same steps. A shared version, whose steps
+are generators of statements, would be longer, because each method needs both public signatures
+anyway.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def ledger_tables(metadata: MetaData, name: str = TABLE) -> tuple[Table, Table]:
     """Add the ledger's tables to your metadata, so that Alembic's autogenerate makes a migration.
 
     Args:
-        metadata: what your models are in, such as ``Base.metadata``.
+        metadata: the metadata of your models, such as ``Base.metadata``.
         name: the name of the table of effects, without its schema, which is the metadata's.
 
     Returns:
@@ -259,7 +259,7 @@ def _check_at_commit(connection: Connection, statements: Statements, effect: Eff
 
 _Recorded: TypeAlias = list[tuple[Statements, Effect]]
 _recorded: WeakKeyDictionary[Connection, _Recorded] = WeakKeyDictionary()
-"""The effects that ``record_in`` recorded in the present transaction of each connection."""
+"""The effects that ``record_in`` has recorded in the current transaction of each connection."""
 
 
 def _check_recorded(connection: Connection) -> None:
@@ -271,12 +271,12 @@ def _check_recorded(connection: Connection) -> None:
 
 
 def _is_pending(session: AsyncSession | Session) -> bool:
-    """Return whether a session would still run statements before its COMMIT."""
+    """Return whether a session still has statements to run before its COMMIT."""
     return bool(session.in_nested_transaction() or session.new or session.dirty or session.deleted)
 
 
 def _write_pending(session: Session) -> None:
-    """Run the statements that a session has put off: one of them may break the transaction."""
+    """Run the statements that a session has delayed: one of them may break the transaction."""
     while (nested := session.get_nested_transaction()) is not None:
         nested.commit()
     session.flush()
@@ -294,7 +294,7 @@ def _executable(statement: str, parameters: Parameters) -> _Executable:
 
 @lru_cache(maxsize=64)
 def _typed(statement: str, types: tuple[type[BigInteger | String], ...]) -> TextClause:
-    """Return a statement with typed parameters: a driver may take an untyped bigint for an int."""
+    """Return a statement with typed parameters: some drivers treat an untyped bigint as an int."""
     parameters = zip(_NAMES, types, strict=False)
     return text(statement).bindparams(*(bindparam(name, type_=one) for name, one in parameters))
 
@@ -312,7 +312,7 @@ def _dialect_name(target: _Target) -> str:
 
 def _connection_options(bind: object, isolation: str | None) -> dict[str, str]:
     """Return connection options that set the isolation level and turn AUTOCOMMIT off."""
-    if not isinstance(bind, Engine | AsyncEngine):  # tests bind a connection
+    if not isinstance(bind, Engine | AsyncEngine):  # a test may bind a connection
         return {}
     # SQLite has one writer at a time, so isolation levels do not matter.
     is_sqlite = bind.dialect.name == "sqlite"
@@ -340,7 +340,7 @@ def _is_in_transaction(connection: Connection, statements: Statements) -> bool:
     if _dialect_name(connection) == "sqlite":
         connection.execute(
             *_executable(statements.prune[0], (0, 0))
-        )  # this DELETE matches no row: it only begins a transaction
+        )  # this DELETE matches no row: its only use is to begin a transaction
         return bool(getattr(connection.connection.driver_connection, "in_transaction", True))
     try:
         connection.exec_driver_sql("SAVEPOINT hookonce_record")

@@ -1,6 +1,6 @@
 """Ledger in an SQLite file, by the standard library; for handlers that run in threads.
 
-Each transaction has a connection to itself, which a later transaction uses again.
+No two transactions use a connection at the same time; a later transaction uses it again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LedgerConnection(sqlite3.Connection):
         raise LedgerError("the ledger rolls back when the handler raises: raise Retry or Reject")
 
     def executescript(self, sql_script: str, /) -> NoReturn:
-        """Refuse: sqlite3 would commit first."""
+        """Refuse, because sqlite3 would commit before it runs the script."""
         raise LedgerError("executescript() commits the transaction first; use execute()")
 
 
@@ -94,14 +94,15 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
         return "sqlite"
 
     def close(self) -> None:
-        """Close idle connections; a later transaction opens a new one."""
+        """Close idle connections; a later transaction opens a new connection."""
         _close(self._idle)
 
 
 def record_in_sync(connection: sqlite3.Connection, table: str, effect: Effect, now: float) -> bool:
     """Insert an effect's row into a connection's transaction; return False if it was there."""
     statements = statements_of("sqlite", table, SQLITE_PLACEHOLDERS)
-    # This DELETE matches no row: it only begins a transaction, unless the connection autocommits.
+    # This DELETE matches no row. Its only use is to begin a transaction, unless the connection
+    # autocommits.
     _run(connection, statements.prune[0], (0, 0))
     if not connection.in_transaction:
         raise LedgerError("the connection is in no transaction; begin one before record_in")

@@ -25,7 +25,7 @@ Parameters: TypeAlias = tuple[str | int, ...]
 _BEGUN = 1 << 62
 """The lowest ``recorded_at`` of a row whose handler has begun but not ended.
 
-Such a moment never comes, so pruning leaves the row alone.
+It is larger than any time in seconds, so pruning never deletes the row.
 """
 
 
@@ -133,7 +133,7 @@ def statements_of(dialect: str, table: str, placeholders: tuple[str, ...]) -> St
 
 
 def _advance(watermarks: str, values: str, drop_ties: bool) -> str:
-    """Return the statement that advances a watermark; it changes no row for a late event.
+    """Return the statement that raises a watermark; for a late event it changes no row.
 
     The statement locks the row even if it does not change it.
     """
@@ -149,8 +149,8 @@ def _advance(watermarks: str, values: str, drop_ties: bool) -> str:
 def _advance_in_mysql(watermarks: str, values: str, drop_ties: bool) -> str:
     """Return the statement for MySQL; the driver's settings decide which rows count as changed.
 
-    INSERT IGNORE, or a SELECT before it, would first take a shared lock; two transactions that did
-    so would block each other.
+    INSERT IGNORE, or a SELECT before it, would first take a shared lock. Two transactions with a
+    shared lock would block each other.
     """
     newer = _newer("{}", "VALUES({})", drop_ties=drop_ties)
     # MySQL assigns in this order, and later conditions see earlier assignments.
@@ -164,7 +164,8 @@ def _advance_in_mysql(watermarks: str, values: str, drop_ties: bool) -> str:
 def _newer(old: str, new: str, *, drop_ties: bool) -> str:
     """Return the SQL condition under which an event replaces the watermark.
 
-    The watermark's own event is no tie: whether it is done, its effect's row says.
+    The event of the watermark itself never comes too late: the effect's row tells whether that
+    event is done.
     """
     at, other_at = old.format("created_at"), new.format("created_at")
     if not drop_ties:
@@ -181,8 +182,8 @@ def _prune(dialect: str, table: str, keys: Sequence[str], placeholders: Sequence
     key = ", ".join(keys)
     if dialect == "sqlite":
         return f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} {old})"
-    # Lock old rows first, and skip rows that another transaction has locked: a watermark that is
-    # being advanced is not deleted, and pruning waits for nobody.
+    # Lock old rows first, and skip rows that another transaction has locked. So pruning never
+    # waits, and never deletes a watermark that an attempt is raising.
     return (
         f"WITH old AS (SELECT {key} {old} FOR UPDATE SKIP LOCKED)"
         f" DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM old)"
@@ -221,7 +222,7 @@ def watermark_row(latest: Latest, now: float) -> Parameters:
 
 def _check_lengths(values: Iterable[tuple[str, str | int]]) -> None:
     for name, value in values:
-        # MySQL may truncate a longer text, and two keys would become one.
+        # MySQL may cut off a longer text, so that two keys would become equal.
         if isinstance(value, str) and len(value) > LENGTHS[name]:
             raise LedgerError(f"{name} is longer than the {LENGTHS[name]} characters of the table")
 

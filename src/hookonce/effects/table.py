@@ -34,8 +34,8 @@ WATERMARKS = {
 GENERATION = "generation"
 """A last column of both tables, which is 0. A later version counts replays on purpose there."""
 
-# PostgreSQL truncates names to 63 bytes, and an index adds 23 bytes to the name of its table:
-# `_watermarks_recorded_at`.
+# PostgreSQL cuts names off at 63 bytes. The name of an index is 23 bytes longer than the name of
+# the table: it ends in `_watermarks_recorded_at`.
 _NAME = re.compile(r"(?:[A-Za-z_]\w{0,50}\.)?[A-Za-z_]\w{0,39}", re.ASCII)
 
 _TEXT = {

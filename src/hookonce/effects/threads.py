@@ -1,7 +1,7 @@
-"""How a ledger for threads runs the same code as an async ledger.
+"""Lets a ledger for threads run the same code as an async ledger.
 
-``InThread`` gives a ledger for threads the interface of an async one. Its coroutines wait for
-nothing, so ``finish`` runs them to their end in the handler's thread, without an event loop.
+``InThread`` gives a ledger for threads the interface of an async one. Its coroutines never suspend,
+so ``finish`` can run them to their end in the handler's thread, without an event loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class InThread(Generic[T]):
-    """A ledger for threads behind the interface of an async ledger; ``finish`` runs its calls."""
+    """A ledger for threads, with the interface of an async ledger; ``finish`` runs its calls."""
 
     def __init__(self, ledger: SyncLedger[T]) -> None:
         self._ledger = ledger
@@ -71,7 +71,7 @@ def finish(step: Coroutine[Any, Any, R]) -> R:
 
 
 async def on_ledger(ledger: AnyLedger[T], step: Callable[[Ledger[T]], Coroutine[Any, Any, R]]) -> R:
-    """Run a step on a ledger of either kind; on a ledger for threads, in a thread."""
+    """Run a step on a ledger; if the ledger is for threads, run the step in a thread."""
     if is_async_ledger(ledger):
         return await step(ledger)
     threaded = InThread(cast("SyncLedger[T]", ledger))

@@ -1,4 +1,4 @@
-"""Tools for operators: records for observers, metrics, traces, the inspector and the doctor.
+"""Tools for operators: observers, metrics, traces, the inspector and the doctor.
 
 An observer is a subclass of ``Observer``; pass it to ``Receiver(observers=[…])``. The modules
 ``prometheus`` and ``opentelemetry`` contain ready-made observers. Their labels and attributes come
@@ -6,8 +6,8 @@ from bounded sets (names that this package defines or the application registers)
 signature or secret.
 
 ``inspector`` shows deliveries in a browser, ``doctor`` examines a receiver, and ``diagnosis``
-explains why a saved delivery does not verify. This package imports none of these five modules, and
-none of them imports another.
+explains why a recorded delivery does not verify. This package imports none of these five modules,
+and none of them imports another.
 """
 
 from ..watching.disabling import FailureStreak

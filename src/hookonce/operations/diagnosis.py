@@ -53,7 +53,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A key, id or body that the signer may have used, and the mistakes that it would imply."""
+    """A key, id or body that the signer may have used, and the mistakes that would explain it."""
 
     value: bytes
     mistakes: tuple[Explanation, ...] = ()
@@ -97,7 +97,8 @@ def diagnose(
         return Diagnosis(None, (*unusable, *notes), delivery._replace(secret_index=index))
     explanations = [*unusable, *_mistakes(parsed, body, secrets, retired)]
     if skew is not None:
-        # Last, as the least likely cause, because the timestamp of every saved request is old.
+        # Add this cause last, because it is the least likely: the timestamp of every recorded
+        # request is old.
         explanations.append(_skew_explanation(skew, tolerance))
     return Diagnosis(refusal, tuple(explanations))
 
@@ -230,13 +231,14 @@ def _mistakes_of(combination: Sequence[_Candidate]) -> list[Explanation]:
     return [mistake for candidate in combination for mistake in candidate.mistakes]
 
 
-# What remains of 'whsec_' if the first letters were not copied.
+# The rest of 'whsec_' if its first letters were not copied.
 _CUT_PREFIX = re.compile("(?:hsec|sec|ec|c)?_")
 
 
 def _keys(secrets: Sequence[str]) -> Iterator[_Candidate]:
     for number, secret in enumerate(secrets, start=1):
-        if not isinstance(secret, str):  # a missing setting, which `_sorted_out` explains
+        # None, if the setting is missing; `_sorted_out` explains it.
+        if not isinstance(secret, str):
             continue
         text = secret.strip()
         bare = text.removeprefix("whsec_")
@@ -324,7 +326,7 @@ def _bodies(body: bytes) -> list[_Candidate]:
 
 
 def _before_transport(body: bytes) -> Iterator[tuple[bytes, Explanation]]:
-    """Yield possible originals of the body: each is one usual change of bytes away from it."""
+    """Yield possible originals of a body: each undoes one usual change in transport."""
     line_ends = Explanation(
         "Line ends within the body, or at its end, were changed.",
         "Save and pass on the body as bytes, not as text.",

@@ -1,4 +1,4 @@
-"""Traces and metrics for OpenTelemetry; needs only its API, the application installs the SDK.
+"""Traces and metrics for OpenTelemetry. Needs only its API; the application installs the SDK.
 
 The application's instrumentation starts the request's span; the observer adds the delivery and its
 answer as attributes. Each handler runs in a CONSUMER span with its own trace, because a handler can
@@ -76,7 +76,7 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """The span and headers of the request, to which handlers' spans are linked."""
+    """The span and the headers of a request; the spans of its handlers are linked to this span."""
 
     server: SpanContext
     headers: RawHeaders

@@ -67,8 +67,8 @@ _log = get_logger("hookonce.metrics")
 # Limits the wait for the store: Prometheus stops a scrape after ten seconds. If the store does not
 # answer in time, the scrape has counters but no gauges of the store.
 _STATS_SECONDS = 2.0
-# Set gauges at most this often, because setting them at each delivery doubles the cost. Prometheus
-# reads them less often.
+# The shortest time between two updates of the gauges. An update at each delivery would double the
+# cost, and Prometheus reads the gauges less often anyway.
 _SAMPLING_SECONDS = 1.0
 
 

@@ -40,9 +40,9 @@ class Metrics:
     """All metrics of a receiver, registered in one registry.
 
     Several processes may share the folder ``PROMETHEUS_MULTIPROC_DIR``. Their counters and
-    histograms are added up. Of a timestamp the latest counts (``max``), even if its process has
-    ended. All processes read the store's gauges from the same store, so the last reading counts
-    (``mostrecent``).
+    histograms are added up. For a timestamp, the latest value of all processes counts (``max``),
+    even if its process has ended. All processes read the store's gauges from the same store, so the
+    last reading counts (``mostrecent``).
 
     Args:
         registry: the registry; ValueError if it has these metrics already.

@@ -79,7 +79,7 @@ class CallLog:
         return self._started[event_id, handler]
 
     def next_position(self) -> int:
-        """Return the next number in the common order of all starts and ends of calls.
+        """Return the next position in the order of all starts and ends of calls.
 
         Times do not give this order: many calls start and end at the same virtual time.
         """

@@ -1,4 +1,4 @@
-"""The plan of injected faults: a seed decides which handler calls fail, and how."""
+"""The plan of injected faults: a seed determines which handler calls fail, and how."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A receiver's handlers with injected faults and a log of all calls.
 
-An injected sleep passes in virtual time. The user's own code may wait for anything, so it runs in a
-block of ``VirtualLoop.outside``.
+An injected sleep passes in virtual time. The user's own code may wait for real events, so it runs
+in a block of ``VirtualLoop.outside``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def _instrumented(handler: Handler, log: CallLog, plan: FaultPlan, loop: Virtual
             )
 
     keyed = handler.keyed and _logging_failures(handler.keyed, handler.name, log, loop)
-    # No ledger: the simulation has checked it, and in virtual time a check would time out at once.
+    # Without its ledger, because the simulation has checked the ledger already. In virtual time the
+    # check would time out at once.
     return replace(handler, function=run, is_async=True, keyed=keyed, ledger=None)
 
 
@@ -145,7 +146,7 @@ async def _run(
 async def _call(
     function: Callable[..., Any], is_async: bool, arguments: tuple[object, ...], loop: VirtualLoop
 ) -> None:
-    """Call a user's function and await what it returns, in the same way as the dispatcher."""
+    """Call a user's function and await its result, in the same way as a receiver does."""
     async with loop.outside(runs_handler=is_async):
         result = function(*arguments) if is_async else await _in_thread(function, arguments)
         while inspect.isawaitable(result):
@@ -161,12 +162,13 @@ async def _in_thread(function: Callable[..., Any], arguments: tuple[object, ...]
         except StopIteration as error:  # a future rejects StopIteration
             raise RuntimeError("the handler raised StopIteration") from error
 
-    # `to_thread` and `shield` together need a task; SystemExit in a task would end the event loop.
+    # Not `shield(to_thread(…))`: it needs a task, and SystemExit in a task would end the event
+    # loop.
     loop = asyncio.get_running_loop()
     thread = loop.run_in_executor(None, contextvars.copy_context().run, call)
     try:
         return await asyncio.shield(thread)
     except asyncio.CancelledError:
-        # Nothing can cancel a thread; wait, because the event must not be retried while it runs.
+        # Nothing can cancel a thread. Wait for its end, because no retry may run at the same time.
         await asyncio.wait({thread})
         raise

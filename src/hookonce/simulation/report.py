@@ -16,7 +16,7 @@ from ..stores.values import DeadReason
 from .calls import CallLog, CallOutcome, HandlerCall
 from .keyed_calls import KeyedCalls
 
-_ROUNDING_SECONDS = 1.0  # webhook-timestamp has whole seconds
+_ROUNDING_SECONDS = 1.0  # allows for webhook-timestamp, which has whole seconds
 
 
 class Breach(StrEnum):
@@ -122,7 +122,7 @@ class Emitted:
 
 
 class Settled(NamedTuple):
-    """How many events were handled, and how many were stale."""
+    """The number of events that were handled, and the number that were stale."""
 
     handled: int
     stale: int

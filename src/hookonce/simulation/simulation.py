@@ -44,10 +44,10 @@ from .watched_store import watched
 DEFAULT_EVENTS = 500
 DEFAULT_CHAOS = 0.3
 
-# Near the limit of one process, so that many deliveries are in flight at the same time.
+# As many as one process can handle, so that many deliveries are in flight at the same time.
 _EVENTS_PER_SECOND = 200.0
 
-# This share of events may have a type without a handler.
+# The probability that an event has any type, even a type without a handler.
 _OTHER_TYPES = 0.1
 
 # Most comments belong to a few recent posts, so that handlers with the post as key must wait for
@@ -187,7 +187,7 @@ class _Deployment:
 
 
 class _Simulation:
-    """The state of one call of ``simulate``."""
+    """One call of ``simulate``: its receiver, service, random numbers and results."""
 
     def __init__(
         self,
@@ -302,7 +302,8 @@ class _Simulation:
 
     def _copy(self) -> Receiver:
         """Return a copy of the receiver, as after a restart: with a new connection to the store."""
-        if not self._store_url.startswith("memory:"):  # a new memory store is empty
+        # A new connection to a memory store would be a new, empty store.
+        if not self._store_url.startswith("memory:"):
             self._store = self._opened_store()
         copy = partial(
             self._original.copy,
@@ -373,12 +374,12 @@ class _Simulation:
         return data
 
     def _learn_later(self, secret: str) -> None:
-        # The receiver may learn the new secret late: the sender signs with both for 24 hours.
+        # The receiver may get the new secret late, because the sender signs with both for 24 hours.
         seconds = self._random_learning.uniform(0, TWO_SIGNATURES_SECONDS - 3600)
         self._loop.call_later(seconds, self._secrets.add, secret)
 
     async def _until_quiet(self) -> None:
-        """Wait until no handler runs and the inbox is empty, but at most the longest time."""
+        """Wait until no handler runs and the inbox is empty, but at most ``_LONGEST_HOURS``."""
         end = self._loop.time() + _LONGEST_HOURS * 3600
         while self._loop.time() < end:
             depth = (await self._store.stats(endpoint=self._endpoint)).depth
@@ -389,7 +390,7 @@ class _Simulation:
     async def _waiting(self) -> set[str]:
         """Return the ids of events that wait in the inbox for an attempt that is not due yet.
 
-        An event that is due already is lost: a worker should have fetched it.
+        An event that is due already counts as lost, because a worker should have fetched it.
         """
         if not isinstance(self._store, InboxStore):
             return set()

@@ -3,11 +3,11 @@
 ``asyncio.sleep(3600)`` returns at once, so a simulation of a day of retries takes seconds. The
 speed of the machine must not change results. So virtual time stands still while the loop computes,
 and while a block of ``outside`` waits for a thread, a socket or another process. Blocks whose work
-has ended wait for the others, and then go on in the order in which they began: it makes no
-difference which answer came first.
+has ended wait for the other blocks, and then continue in the order in which they began, so that the
+order of the answers makes no difference.
 
 The loop cannot see what a block waits for: an idle connection looks like a busy connection. But the
-loop sees that a block sleeps, and lets time pass for it. A block that takes longer than a few
+loop sees that a block sleeps, and then lets virtual time pass. A block that takes longer than a few
 seconds takes its real duration in virtual time, and so does a call that blocks the loop.
 """
 
@@ -34,11 +34,11 @@ Ts = TypeVarTuple("Ts")
 # A wait for a thread or socket takes no virtual time, unless it lasts longer than this in real
 # time: then virtual time passes too, so that calls to an unreachable store can time out.
 _PATIENCE_SECONDS = 5.0
-# A callback that takes this long has blocked the loop, and its real duration counts. The loop's own
+# A callback that takes this long has blocked the loop, so virtual time passes too. The loop's own
 # work never takes this long, even on a busy machine.
 _BLOCKING_SECONDS = 3.0
-# How long to wait for real events before time skips to the end of a handler's sleep: another task
-# of the handler may expect an answer.
+# How long to wait for real events before time skips to the end of a handler's sleep, because
+# another task of the handler may wait for a real answer.
 _QUIET_SECONDS = 0.02
 
 
@@ -68,7 +68,7 @@ class _Block:
         self.start()
 
     def start(self) -> None:
-        """Measure the block's duration from now on."""
+        """Begin to measure the block's duration now."""
         self.real_start = time.monotonic()
         self.virtual_start = self._selector.now()
 
@@ -84,7 +84,7 @@ class _Block:
         self._sleeps.append(timer)
 
     def sleeps(self) -> bool:
-        """Return whether a task of this ``outside`` block sleeps; then restart its timer."""
+        """Return whether a task of this block sleeps; if so, measure the block from now on."""
         if not self._sleeps:
             return False
         now = self._selector.now()
@@ -94,7 +94,7 @@ class _Block:
         return bool(self._sleeps)
 
 
-# Tasks that start in a block belong to it too.
+# The block of the current task: a task that starts in a block inherits this variable.
 _current_block: ContextVar[_Block | None] = ContextVar("_current_block", default=None)
 
 
@@ -134,20 +134,20 @@ class _SkippingSelector(selectors.BaseSelector):
         del self._blocks[block]
         if block.is_long:
             self._passed, self._real_since = self.now(), time.monotonic()
-            self._woken_at = self._real_since  # `_passed` already includes this time
+            self._woken_at = self._real_since  # the time until now is already a part of `_passed`
             self._long_blocks -= 1
 
     async def others_end(self, number: int) -> None:
-        """Wait until every ``outside`` block has ended; the waiting ones then continue in order."""
+        """Wait until every ``outside`` block has ended; then waiting blocks continue in order."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended.append((number, ended))
         await ended
 
     def _catch_up(self) -> None:
-        """Mark each block that has become long, and add the real time since its start."""
+        """Mark each block that takes long, and let the real time since its start pass virtually."""
         real_now = time.monotonic()
         for block in self._blocks:
-            if block.is_long or block.sleeps():  # `sleeps` also restarts the timer
+            if block.is_long or block.sleeps():  # `sleeps` also measures the block from now on
                 continue
             took = real_now - block.real_start
             if took >= _PATIENCE_SECONDS:
@@ -208,8 +208,8 @@ class _SkippingSelector(selectors.BaseSelector):
         if timeout is None or self._long_blocks:
             return self._real.select(timeout)
         if asleep:
-            # A handler that is awake may wait for the sleeping handler or for a real event: let
-            # virtual time pass as fast as real time.
+            # Another handler may wait for the sleeping handler or for a real event: let virtual
+            # time pass as fast as real time.
             ready = self._real.select(min(timeout, patience))
             if ready or (awake and patience < timeout):
                 return ready

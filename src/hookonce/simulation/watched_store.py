@@ -1,4 +1,4 @@
-"""Wrappers of a store for a simulation: they stop virtual time in calls, and skip useless fetches.
+"""Store wrappers for a simulation: they stop virtual time in calls, and skip useless fetches.
 
 Virtual time must not skip a call to a real store. An idle worker polls every two seconds of virtual
 time, which would be 43,200 real calls a day. Only the receiver, and the receiver that it replaces,
@@ -22,8 +22,8 @@ T = TypeVar("T")
 # The calls that can make an event due earlier; other calls only remove or defer events.
 _MAKES_DUE_EARLIER = {"enqueue", "release", "retry", "make_due"}
 
-# The cache must expire. The store may still complete a call that timed out here; and a receiver
-# that is being replaced releases events through another wrapper.
+# The cache must expire for two reasons. The store may still complete a call that timed out here.
+# And a receiver that is being replaced releases events through another wrapper.
 _LONGEST_CACHE_SECONDS = 60.0
 
 
@@ -106,5 +106,5 @@ class WatchedInboxStore(WatchedStore, WrappedInbox):
         return batch
 
     async def wait(self, endpoint: str, seconds: float) -> None:  # noqa: ARG002 - the contract's
-        """Sleep; only this process enqueues events, and doing so wakes its worker."""
+        """Sleep, because only this process enqueues events, and each enqueue wakes its worker."""
         await asyncio.sleep(seconds)

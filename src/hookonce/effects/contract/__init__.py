@@ -1,6 +1,6 @@
 """Rules that every ledger must keep, for tests of a ledger of your own.
 
-Each rule is an async function that takes a ``Bench``: your ledger, and a table beside its own. It
+Each rule is an async function that takes a ``Bench``: your ledger, and one more table. It
 raises AssertionError if the ledger breaks the rule::
 
     @pytest.mark.parametrize("rule", RULES)

@@ -25,14 +25,14 @@ PATIENCE_SECONDS = 10.0
 class Bench(Generic[T]):
     """A ledger under test, and a table of one text column, ``key``, in the same database.
 
-    Both the ledger's tables and this one are empty.
+    All these tables are empty.
 
     Attributes:
         ledger: the ledger.
         clock: the clock that the ledger was given.
         write: inserts a key into the table in a transaction; async if the ledger is.
-        fail: runs a statement in a transaction that the database rejects, and lets the error pass;
-            async if the ledger is.
+        fail: in a transaction, runs a statement that the database rejects, and raises the
+            database's error; async if the ledger is.
         read: returns the committed keys, in any order, as another connection sees them; may be
             async.
     """
@@ -83,7 +83,7 @@ async def wait_a_little(bench: Bench[Any]) -> None:
 
 
 async def awaited(result: object) -> Any:
-    """Return the result of a bench's function, awaited if it is awaitable."""
+    """Return the result of a function of the bench; await the result if it is awaitable."""
     return await result if inspect.isawaitable(result) else result
 
 

@@ -39,7 +39,7 @@ async def it_passes_the_check_at_the_start(bench: Bench[Any]) -> None:
 
 
 async def an_effect_is_committed_with_its_row(bench: Bench[Any]) -> None:
-    """The work is committed, and is not done again."""
+    """The work and its row are committed, and a second attempt does not repeat the work."""
     effect = new_effect()
     first = await perform(bench, effect, lambda t: bench.write(t, "once"))
     second = await perform(bench, effect, lambda t: bench.write(t, "twice"))
@@ -137,7 +137,7 @@ async def a_row_that_is_not_there_is_not_held(bench: Bench[Any]) -> None:
 
 
 async def a_row_of_an_earlier_transaction_is_not_held(bench: Bench[Any]) -> None:
-    """``holds`` is true only for a row that this transaction has inserted.
+    """``holds`` returns True only for a row that this transaction has inserted.
 
     Otherwise work that was rolled back after a COMMIT within the handler would count as done.
     """
@@ -155,9 +155,10 @@ async def a_row_of_an_earlier_transaction_is_not_held(bench: Bench[Any]) -> None
 
 
 async def an_effect_committed_before_its_end_is_no_success(bench: Bench[Any]) -> None:
-    """If the row is committed before ``holds``, each later attempt fails.
+    """If a row that says "begun" is committed, each later attempt fails.
 
-    The handler has committed, or its connection commits by itself: the rest may be missing.
+    The handler has committed too early, or its connection commits by itself: a part of the work may
+    be missing.
     """
     effect = new_effect()
 
@@ -175,7 +176,7 @@ async def an_effect_committed_before_its_end_is_no_success(bench: Bench[Any]) ->
 
 
 async def a_conflict_is_tried_again_at_once(bench: Bench[Any]) -> None:
-    """After a serialization failure the transaction is repeated; the handler has not failed."""
+    """After a serialization failure the transaction is repeated, and the handler does not fail."""
     tries = 0
 
     async def work(transaction: Any) -> None:
@@ -215,7 +216,7 @@ async def effects_are_told_apart_by_every_character(bench: Bench[Any]) -> None:
 
 
 async def rows_go_after_their_retention(bench: Bench[Any]) -> None:
-    """Pruning deletes what is older than the retention, and nothing else."""
+    """Pruning deletes the rows that are older than the retention, and no other rows."""
     old, recent = new_effect(), new_effect()
     await perform(bench, old, lambda t: bench.write(t, "old"))
     bench.clock.advance(bench.ledger.retention_seconds + 5)
@@ -228,7 +229,7 @@ async def rows_go_after_their_retention(bench: Bench[Any]) -> None:
 
 
 async def pruning_goes_in_steps(bench: Bench[Any]) -> None:
-    """One step deletes at most as many rows as its limit, and returns how many."""
+    """One step deletes at most ``limit`` rows, and returns how many it has deleted."""
     for _ in range(3):
         await perform(bench, new_effect(), lambda t: bench.write(t, "old"))
     bench.clock.advance(bench.ledger.retention_seconds + 5)

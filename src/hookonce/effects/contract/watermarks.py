@@ -26,7 +26,7 @@ from .bench import (
 
 
 class _Dated(NamedTuple):
-    """An event of a resource, with the time of its creation."""
+    """An event about one resource, and the time at which the event was created."""
 
     bench: Bench[Any]
     effect: Effect
@@ -169,7 +169,7 @@ async def resources_are_told_apart_by_every_character(bench: Bench[Any]) -> None
 
 
 async def watermarks_go_after_their_retention(bench: Bench[Any]) -> None:
-    """Pruning deletes and counts a watermark that has not advanced for the retention."""
+    """Pruning deletes and counts watermarks that did not advance during the retention."""
     old, kept = _new_key_lock(), _new_key_lock()
     for key_lock in (old, kept):
         await _dated(bench, 2, key_lock).perform()

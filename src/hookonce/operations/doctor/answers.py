@@ -1,4 +1,4 @@
-"""Checks of an answer to a test delivery: who sent it, and whether the sender accepts it."""
+"""Checks an answer to a test delivery: did the receiver send it, and would the sender accept it."""
 
 from __future__ import annotations
 

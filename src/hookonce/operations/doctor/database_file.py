@@ -1,4 +1,4 @@
-"""Checks of a SQLite file: its file system, its existence, and deleted copies still in use."""
+"""Checks of a SQLite file: its file system, its existence, and deleted files still in use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROCESSES = Path("/proc")
 """The folder of processes on Linux; only root sees the files that other users' processes open."""
 
 _MEBIBYTE = 1024 * 1024
-# SQLite needs room for its log and for the largest body, each of some mebibytes.
+# SQLite needs room for its log and for the largest body: some mebibytes for each.
 _NO_SPACE_BYTES = 8 * _MEBIBYTE
 _LITTLE_SPACE_BYTES = 256 * _MEBIBYTE
 
@@ -32,7 +32,7 @@ _OF_A_CONTAINER = {"aufs", "overlay"}
 
 
 async def file_findings(database: Path, *, mounts: Path) -> list[Finding]:
-    """Check the file system of a database file, and whether a process uses a deleted copy of it.
+    """Check the file system of a database file, and whether a process still uses a deleted file.
 
     Args:
         database: the absolute path; the file need not exist.
@@ -51,7 +51,7 @@ async def file_findings(database: Path, *, mounts: Path) -> list[Finding]:
 
 
 def space_finding(database: Path, free_bytes: int) -> Finding:
-    """Check the free space on the disk of a database file, also on one in memory (tmpfs)."""
+    """Check the free space on the disk of a database file; the disk may be in memory (tmpfs)."""
     check, fix = "store.space", f"free space on the disk of {database.parent}, or enlarge the disk"
     shown = f"{free_bytes / _MEBIBYTE:.0f} MiB are free on the disk of {database}"
     if free_bytes < _NO_SPACE_BYTES:

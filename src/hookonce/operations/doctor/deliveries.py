@@ -1,4 +1,4 @@
-"""Test deliveries: genuine, forged, and re-serialised as middleware would write them."""
+"""Test deliveries: genuine, forged, or with JSON that middleware has written again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All checks of a receiver in this process, the most basic first."""
+"""Runs all checks of a receiver in this process, the most basic check first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeats what a running server's ``/readyz`` says about itself."""
+"""Reports the problems and warnings that a running server's ``/readyz`` shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def readiness_findings(url: str, said: object, known: Sequence[Finding] = ()) ->
 
     Args:
         url: the URL of ``/readyz``.
-        said: its answer, read as JSON; None if there was no such answer.
+        said: the answer, read as JSON; None if the server gave no such answer.
         known: the findings of other checks, which are not repeated.
     """
     if not isinstance(said, dict) or not isinstance(said.get("ready"), bool):

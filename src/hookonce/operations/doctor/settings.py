@@ -21,7 +21,7 @@ GRACE_SECONDS = 30.0
 
 _LEAST_DEPTH = 1000
 
-# How wrong a clock may be, as a share of the tolerance; NTP keeps clocks far more exact.
+# How wrong a clock may be, as a part of the tolerance. NTP keeps clocks far more exact.
 _SMALL_PART = 0.1
 # Ignore smaller differences: a Date header gives whole seconds, and its transport takes time.
 _LEAST_SKEW_SECONDS = 2.0
@@ -104,7 +104,7 @@ def tolerance_finding(seconds: float) -> Finding:
 
 
 def clock_finding(check: str, whose: str, skew: float, tolerance: float) -> Finding:
-    """Check another clock against the clock of this machine.
+    """Compare another clock with the clock of this machine.
 
     Args:
         check: the name of the finding.

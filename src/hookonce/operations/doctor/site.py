@@ -84,7 +84,7 @@ async def examine_site(subject: Subject, url: str, transport: Transport) -> list
 
 
 async def _post(transport: Transport, url: str, request: SignedRequest) -> Reply | Finding:
-    """Return the answer, or a finding if there is none."""
+    """Return the server's answer, or a finding if the server gives no answer."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     try:
@@ -101,7 +101,7 @@ async def _post(transport: Transport, url: str, request: SignedRequest) -> Reply
 
 
 async def _is_rewritten(transport: Transport, url: str, delivery: TestDelivery) -> bool:
-    """Return whether a delivery is accepted if its JSON has a layout that middleware writes."""
+    """Return whether the server accepts a delivery whose JSON has the layout of middleware."""
     for request in delivery.rewritten():
         reply = await _post(transport, url, request)
         if isinstance(reply, Reply) and reply.is_success:

@@ -75,7 +75,7 @@ async def store_findings(
 
 
 def endpoint_findings(subjects: Sequence[Subject]) -> list[Finding]:
-    """Return a fault for each pair of receivers with the same store and endpoint.
+    """Return a fault for every two receivers with the same store and endpoint.
 
     Args:
         subjects: the receivers of one application.
@@ -131,7 +131,7 @@ async def _open_findings(subject: Subject, *, served: bool) -> list[Finding]:
 
 
 def _setting_finding(subject: Subject, text: str) -> Finding:
-    """Return the finding for a warning of the store; its text is "problem; fix"."""
+    """Return the finding for a warning of the store, whose text is "problem; fix"."""
     found, _, fix = text.rpartition("; ")
     if not found:
         found, fix = text, "correct this in the server's configuration"

@@ -67,7 +67,8 @@ async def trial_findings(subject: Subject, *, host: str) -> list[Finding]:
         findings += await _deliver(_behind_tls(app, host), subject.path, delivery, arrivals.records)
         findings += [_block_finding(block) for block in arrivals.blocks]
         failed = await _failure_of(lifespan.__aexit__(), "end")
-        # If a handler still runs, the lifespan cannot end; the findings above report this.
+        # If a handler still runs, the lifespan cannot end. The findings above report such a
+        # handler.
         if await twin.idle(0):
             findings += [failed] if failed is not None else []
             async with twin.opened():
@@ -145,7 +146,7 @@ async def _deliver(
 
 
 async def _post(app: ASGIApp, path: str, request: SignedRequest) -> Reply | Finding:
-    """Return the answer, or a finding if there is none."""
+    """Return the application's answer, or a finding if it gives no answer."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     headers = {"content-length": str(len(request.body)), **request.headers}
@@ -190,7 +191,7 @@ def _error_text(error: Exception) -> str:
 
 
 def _behind_tls(app: ASGIApp, host: str) -> ASGIApp:
-    """Return the application as the sender reaches it: by https, at its public host name."""
+    """Return an application whose requests seem to come by https, at its public host name."""
 
     async def reached(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"host", host.encode()), *(h for h in scope["headers"] if h[0] != b"host")]

@@ -1,9 +1,10 @@
 """Checks who may see the pages and who may change events.
 
 Every visitor has to show the token, also one on this machine: behind a proxy every visitor seems
-to be local. A browser shows it once and gets a session. Sessions are kept here, since Starlette's
-``SessionMiddleware`` cannot end one at the logout and fixes ``Secure`` and ``Path`` before the
-first request; HTTP Basic has no logout, and any site could make the browser send the token.
+to be local. A browser shows the token once and gets a session. Sessions are kept here, since
+Starlette's ``SessionMiddleware`` cannot end one at the logout and fixes ``Secure`` and ``Path``
+before the first request; HTTP Basic has no logout, and any site could make the browser send the
+token.
 
 The check of ``Host`` keeps the inspector off the public name of the receiver whose port it shares,
 and stops DNS rebinding. The check of ``Origin`` keeps other pages from acting in a session.

@@ -39,7 +39,8 @@ class _Object(list[tuple[str, Any]]):
 
 
 def _number(text: str) -> _Number:
-    # Python can switch threads in this function while json reads a long list, but not in a class.
+    # A function, not the class itself: only in a function can Python switch threads while json
+    # reads a long list.
     return _Number(text)
 
 
@@ -124,7 +125,7 @@ class _Reader:
     """Reads a whole JSON value to find its hidden values, and keeps only the first tokens.
 
     Attributes:
-        is_cut: whether there are more.
+        is_cut: whether there are more tokens.
     """
 
     def __init__(self, redactor: Redactor) -> None:

@@ -80,7 +80,7 @@ class Bounded(Generic[K, V]):
         return None if found is None else found[0]
 
     def newest_first(self) -> Iterator[tuple[K, V]]:
-        """Yield the entries; the one that was added or grew last comes first."""
+        """Yield the entries; the entry that was added or grew last comes first."""
         for key, (value, _) in reversed(self._entries.items()):
             yield key, value
 

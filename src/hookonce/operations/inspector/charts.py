@@ -13,10 +13,10 @@ from .texts import count, duration
 WIDTH = LENGTH_SECONDS
 HEIGHT = 60
 
-# A longer time without values interrupts the line.
+# After a longer time without values the line has a gap.
 _LONGEST_GAP_SECONDS = 10
 
-# Current values cover the last ten seconds: those of one second would change too fast to read.
+# Current values cover the last ten seconds. The values of one second change too fast to read.
 _NOW_SECONDS = 10
 
 

@@ -15,7 +15,7 @@ _MOST_LENGTH = 256
 # Compare only the start of a header: a long pattern on a long header is slow.
 _MOST_COMPARED = 512
 FAILED = "failed"
-"""The only value that the filter for handlers can have."""
+"""The only value of the filter for handlers: events of which a handler has failed."""
 
 AGES = {"1h": 3600.0, "24h": 86_400.0, "7d": 7 * 86_400.0}
 """Choices for the age of dead letters, in seconds."""
@@ -69,7 +69,7 @@ class DeadLetterFilters:
 
     Attributes:
         reason: why the event was given up. The store filters by it.
-        age: the most time since then, one of ``AGES``. The store filters by it.
+        age: how long ago that was at most, one of ``AGES``. The store filters by it.
         handler: part of the name of a handler that has not succeeded, or a pattern with ``*``.
         type: part of the event's type, or a pattern with ``*``.
     """

@@ -48,8 +48,8 @@ class Journal(StepObserver):
 
     In the middle of a delivery it appends the record to its notes, and only for a limited number
     of deliveries a second: on a busy receiver, garbage collection of what is kept costs more than
-    the appending. ``_read_notes`` works the notes off when somebody looks; without a visitor the
-    oldest notes are dropped, and their deliveries with them.
+    the appending. ``_read_notes`` processes the notes when somebody looks at a page. Without a
+    visitor the oldest notes are dropped, and their deliveries with them.
 
     Attributes:
         followed: ids of the events whose every step is kept.
@@ -206,7 +206,7 @@ class Journal(StepObserver):
                 record = record._replace(received=None, verified=seen.verified)
             seen.answered, seen.version = record, version
         elif received is not None and verified is not None:
-            # The delivery was not kept, or was already dropped when its answer came.
+            # The delivery is unknown: it was not kept, or was dropped before its answer came.
             self._last_number += 1
             seen = Seen(
                 self._last_number, received.at_unix, received, verified, record.hints, record

@@ -29,7 +29,7 @@ _log = get_logger("hookonce.inspector")
 _LOOK_SECONDS = 0.5
 _OVERVIEW_SECONDS = 2.0
 _HEARTBEAT_SECONDS = 5.0
-# A visitor who reads nothing for this long is disconnected.
+# The server disconnects a visitor that reads nothing for this long.
 _SEND_SECONDS = 5.0
 _RETRY_MILLISECONDS = 500
 _MOST_ROWS = 30
@@ -42,7 +42,8 @@ class Watch:
     """The filters of a page, and the functions that render its updates.
 
     Attributes:
-        overview: renders what stands above the rows, by name of the part.
+        overview: renders the parts of the page above the rows; the result has each part by its
+            name.
         is_allowed: returns whether the visitor is still logged in.
     """
 
@@ -57,7 +58,8 @@ class Live:
 
     Args:
         bounds: the most pages, and the longest stream.
-        look: adds what other processes do to the journal; called before each look at it.
+        look: adds the work of other processes to the journal; called before each reading of the
+            journal.
     """
 
     def __init__(
@@ -139,7 +141,7 @@ class Live:
 
 
 def _rows(watch: Watch, changed: list[Seen]) -> list[dict[str, object]]:
-    """Return the changed rows; a row that no longer passes the filters has an empty text."""
+    """Return the changed rows as HTML; a row that no longer passes the filters is empty."""
     rows: list[dict[str, object]] = []
     shown = 0
     for one in changed:

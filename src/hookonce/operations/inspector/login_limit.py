@@ -6,8 +6,8 @@ from ipaddress import IPv6Address, ip_address
 
 from ...clock import Clock
 
-# A client never waits longer than one interval, so that an operator who shares an attacker's
-# address can log in.
+# A client never waits longer than one interval. So an operator can log in, even with the same
+# address as an attacker.
 _BURST = 10
 _INTERVAL_SECONDS = 2.0
 
@@ -28,7 +28,7 @@ class LoginLimit:
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
-        # By client, the time at which its last wrong token stops counting.
+        # For each client, the time at which its last wrong token no longer counts.
         self._clear_at: dict[str, float] = {}
 
     def seconds_to_wait(self, client: str | None) -> float:

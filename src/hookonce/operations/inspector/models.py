@@ -1,4 +1,4 @@
-"""Events as tables of fields, read by their models and redacted."""
+"""Shows events as tables of fields: reads each event by its model, and hides values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Field(NamedTuple):
 
     Attributes:
         path: its path in Python, such as ``data.author.name``.
-        is_unknown: whether the model does not know it, or a field that contains it.
+        is_unknown: whether the model knows neither this field nor a field that contains it.
     """
 
     path: str

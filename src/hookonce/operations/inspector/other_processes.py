@@ -16,12 +16,12 @@ from .journal import Journal
 _log = get_logger("hookonce.inspector")
 
 _STORE_SECONDS = 2.0
-# The shortest time between two reads of the store, however many pages are open.
+# The shortest time between two reads of the store. It does not depend on the number of open pages.
 _RECORDS_SECONDS = 0.4
 _STATES_SECONDS = 2.0
 _MOST_ASKED = 100
 
-# Only final states: the steps of an event in flight say more than its state in the store.
+# Only final states: for an event in flight, its steps are more exact than its stored state.
 _STATES = {Known.DONE: EventState.HANDLED, Known.DEAD: EventState.DEAD}
 
 

@@ -14,7 +14,7 @@ from .journal import Journal
 
 _log = get_logger("hookonce.inspector")
 
-# The shortest time between two reads of the store, however many pages are open.
+# The shortest time between two reads of the store. It does not depend on the number of open pages.
 _FRESH_SECONDS = 1.0
 
 
@@ -55,7 +55,7 @@ class Overviews:
         return self._last
 
     def forget(self) -> None:
-        """Drop the kept state, because an action has changed the store."""
+        """Forget the last state, because an action has changed the store."""
         self._last = None
 
     async def _look(self) -> Overview:

@@ -50,8 +50,8 @@ DEFAULT_KEYS = frozenset(
 _ALWAYS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
 _SIGNATURE = "signature"
 
-# A secret word of at least this length also hides a longer word that ends with it: `authtoken` is
-# hidden like `auth_token`. Words rarely end so by chance.
+# A secret word of at least this length also hides every longer word that ends with it: `authtoken`
+# is hidden like `auth_token`. Few harmless words end with a word of this length.
 _LEAST_ENDING = 5
 # Compare only this many characters at the end of a name.
 _MOST_NAME = 64

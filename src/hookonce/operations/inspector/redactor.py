@@ -1,7 +1,8 @@
 """Replaces hidden values in bodies, headers and errors, wherever they occur.
 
-A value is hidden if the name of its field is, and in a text all that follows such a name. The same
-value, or eight letters of it in a row, is then hidden in all other texts of the page.
+A value is hidden if the name of its field is hidden. In a text, everything after such a name is
+hidden. The same value, or eight letters of it in a row, is then hidden in all other texts of the
+page.
 
 Anybody can send a forged body that an operator opens, so the cost of a text must grow no faster
 than its length. Every pattern here consumes what it reads, or gives up after a fixed number of
@@ -45,8 +46,8 @@ _SECRET = re.compile(
 )
 _FIRST_PIECE = re.compile(r"""[^\s"'&,;<>()\[\]{}]++""")
 
-# Parts of a hidden value are found if they have this many letters and digits. A shorter value is
-# found only as a whole word.
+# A part of a hidden value is also hidden if it has this many letters and digits. A shorter value is
+# hidden only as a whole word.
 _GRAM = 8
 _MOST_LETTERS = 16 * 1024
 # The shortest text that can contain a name, a sign and a value.
@@ -88,7 +89,7 @@ class Redactor:
         return HIDDEN
 
     def text(self, text: str, *, by_line: bool = False) -> str:
-        """Return a text without the values that follow the names of hidden fields.
+        """Return a text without the values that stand after the names of hidden fields.
 
         Args:
             by_line: whether the next line is shown again, as in a traceback.

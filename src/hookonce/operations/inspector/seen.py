@@ -75,7 +75,7 @@ class History:
     def add(self, step: EventStep) -> int:
         """Add a step, and return how many bytes the history has grown by.
 
-        Steps of other processes arrive late, so each is sorted in by its time.
+        Steps of other processes arrive late, so each step is inserted by its time.
         """
         steps = self.steps
         insort(steps, step, key=attrgetter("at"))

@@ -47,7 +47,7 @@ _STORE_SECONDS = 5.0
 _MOST_WAITING_PAGES = 8
 _PAGE_SECONDS = 10.0
 
-# Errors in a list may quote hidden values. To find these values, the list reads bodies of this
+# Errors in a list may quote hidden values. To find these values, the list reads bodies, up to this
 # total size.
 _MOST_LISTED_BYTES = 1024**2
 _LIST_SECONDS = 3.0
@@ -140,7 +140,7 @@ class Site:
 
     @asynccontextmanager
     async def _one_at_a_time(self) -> AsyncIterator[None]:
-        """Let one block run at a time, because a page with bodies may need much memory."""
+        """Let only one block run at a time, because a page with bodies may need much memory."""
         if self._waiting_pages >= _MOST_WAITING_PAGES:
             raise BusyError
         self._waiting_pages += 1
@@ -209,7 +209,7 @@ class Site:
     async def _find_dead_letters(
         self, filters: DeadLetterFilters
     ) -> tuple[list[DeadLetter], int | None]:
-        """Return dead letters for the list; if the search stops early, also how many were read."""
+        """Return dead letters for the list; if the search stops early, also the number it read."""
         since = self._receiver.clock() - AGES[filters.age] if filters.age else None
         reason = DeadReason(filters.reason) if filters.reason else None
         found: list[DeadLetter] = []
@@ -271,7 +271,7 @@ class Site:
         if event_id is None:
             wanted = 'send {"id": "…"}'
             return JSONResponse({"ok": False, "outcome": wanted}, HTTPStatus.BAD_REQUEST)
-        self._journal.follow(event_id)  # keep its steps from now on
+        self._journal.follow(event_id)  # from now on, keep every step of this event
         result = await self._actions.act(name, event_id, client_of(request))
         self._overviews.forget()
         content = {"id": event_id, "ok": result.ok, "outcome": result.outcome}
