@@ -42,6 +42,36 @@ __all__ = [
 T = TypeVar("T")
 
 
+class NeedsExtra:
+    """Turns a failed import of an optional package into an error that names the extra.
+
+    A class, because type checkers expect a generator's context manager to swallow exceptions.
+
+    Args:
+        extra: what to install.
+        subject: what needs it.
+        modules: the top-level modules that the extra installs.
+    """
+
+    def __init__(self, extra: str, subject: str, *modules: str) -> None:
+        self._extra = extra
+        self._subject = subject
+        self._modules = modules
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, ModuleNotFoundError) or error.name is None:
+            return
+        module = error.name.partition(".")[0]
+        if module in self._modules:
+            raise ImportError(
+                f"{self._subject} needs {module}: pip install 'hookonce[{self._extra}]'",
+                name=module,
+            ) from error
+
+
 def shows_half_built(cls: type[T]) -> type[T]:
     """Let ``repr`` and ``str`` work on an object whose constructor has raised.
 

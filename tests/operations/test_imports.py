@@ -42,28 +42,3 @@ def test_traces_need_only_the_api_of_opentelemetry() -> None:
         "print([name for name in sys.modules if name.startswith(unwanted)])"
     )
     assert loaded.stdout.strip() == "[]", loaded.stderr
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(
-    ("module", "library", "extra"),
-    [
-        ("prometheus", "prometheus_client", "prometheus"),
-        ("opentelemetry", "opentelemetry", "otel"),
-    ],
-)
-def test_an_observer_whose_library_is_missing_names_the_extra(
-    module: str, library: str, extra: str
-) -> None:
-    ended = python(
-        "import sys\n"
-        "class Missing:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name.partition('.')[0] == {library!r}:\n"
-        "            raise ModuleNotFoundError(name=name)\n"
-        "sys.meta_path.insert(0, Missing())\n"
-        f"import hookonce.operations.{module}\n"
-    )
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith("ImportError: ")
-    assert f"pip install 'hookonce[{extra}]'" in ended.stderr.splitlines()[-1]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from contextlib import aclosing
 
 import pytest
@@ -114,15 +112,3 @@ def test_what_cannot_be_used_is_refused_without_its_password(url: str, text: str
 def test_an_option_is_given_once() -> None:
     with pytest.raises(ValueError, match="given twice"):
         RedisStore("redis://localhost?shards=2", shards=2)
-
-
-def test_without_redis_py_the_error_says_what_to_install() -> None:
-    code = (
-        "import sys; sys.modules['redis'] = None\n"
-        "from hookonce.stores import open_store\n"
-        "from hookonce.clock import system_clock\n"
-        "try: open_store('redis://localhost', clock=system_clock)\n"
-        "except ImportError as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert "pip install 'hookonce[redis]'" in done.stdout

@@ -5,14 +5,10 @@ It needs the extra ``client``: pip install 'hookonce[client]'.
 
 from __future__ import annotations
 
-try:
+from ..errors import NeedsExtra
+
+with NeedsExtra("client", "the client", "httpx2"):
     from .client import Channels, Client
-except ModuleNotFoundError as error:
-    if error.name != "httpx2":
-        raise
-    raise ImportError(
-        "the client needs httpx2: pip install 'hookonce[client]'", name="httpx2"
-    ) from error
 from .comments import Comments
 from .deprecated import PostLike
 from .errors import (

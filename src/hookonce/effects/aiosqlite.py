@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager
 from os import PathLike, fspath
 from typing import Unpack
 
-import aiosqlite
+from ..errors import LedgerError, NeedsExtra
 
-from ..errors import LedgerError
+with NeedsExtra("aiosqlite", "the ledger", "aiosqlite"):
+    import aiosqlite
+
 from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger
 from .sqlite import BUSY_SECONDS, SQLITE_PLACEHOLDERS, LedgerConnection

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Unpack
 
-import asyncpg  # type: ignore[import-untyped] # it ships no types
-from asyncpg.pool import PoolConnectionProxy  # type: ignore[import-untyped] # the same
+from ..errors import LedgerError, NeedsExtra
 
-from ..errors import LedgerError
+with NeedsExtra("asyncpg", "the ledger", "asyncpg"):
+    import asyncpg  # type: ignore[import-untyped] # it ships no types
+    from asyncpg.pool import PoolConnectionProxy  # type: ignore[import-untyped] # the same
+
 from .ledger import Effect
 from .pools import LedgerPool
 from .sql import LedgerOptions, SQLLedger

@@ -11,14 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Unpack
 
-from django.db import (  # type: ignore[import-untyped]
-    close_old_connections,
-    connections,
-    transaction,
-)
-from django.db.backends.base.base import BaseDatabaseWrapper  # type: ignore[import-untyped]
+from ..errors import LedgerError, NeedsExtra
 
-from ..errors import LedgerError
+with NeedsExtra("django", "the ledger", "django"):
+    from django.db import (  # type: ignore[import-untyped]
+        close_old_connections,
+        connections,
+        transaction,
+    )
+    from django.db.backends.base.base import BaseDatabaseWrapper  # type: ignore[import-untyped]
+
 from .ledger import Effect
 from .sql import LedgerOptions, SyncSQLLedger
 from .statements import Parameters, check_done, check_kept, row_of, statements_of

@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Unpack
 
-from psycopg import AsyncConnection, Connection, IsolationLevel
-from psycopg.pq import TransactionStatus
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from ..errors import LedgerError, NeedsExtra
 
-from ..errors import LedgerError
+with NeedsExtra("psycopg", "the ledger", "psycopg", "psycopg_pool"):
+    from psycopg import AsyncConnection, Connection, IsolationLevel
+    from psycopg.pq import TransactionStatus
+    from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
 from .ledger import Effect
 from .pools import LedgerPool
 from .sql import LedgerOptions, SQLLedger, SyncSQLLedger

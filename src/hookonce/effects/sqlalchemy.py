@@ -8,32 +8,34 @@ from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar, Unpack
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Engine,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    TextClause,
-    bindparam,
-    event,
-    text,
-)
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import (
-    AsyncConnection,
-    AsyncEngine,
-    AsyncSession,
-    async_sessionmaker,
-)
-from sqlalchemy.orm import Session, sessionmaker
-from sqlalchemy.types import TypeEngine
+from ..errors import LedgerError, NeedsExtra
 
-from ..errors import LedgerError
+with NeedsExtra("sqlalchemy", "the ledger", "sqlalchemy"):
+    from sqlalchemy import (
+        BigInteger,
+        Column,
+        Connection,
+        Engine,
+        Index,
+        Integer,
+        MetaData,
+        String,
+        Table,
+        TextClause,
+        bindparam,
+        event,
+        text,
+    )
+    from sqlalchemy.exc import DBAPIError
+    from sqlalchemy.ext.asyncio import (
+        AsyncConnection,
+        AsyncEngine,
+        AsyncSession,
+        async_sessionmaker,
+    )
+    from sqlalchemy.orm import Session, sessionmaker
+    from sqlalchemy.types import TypeEngine
+
 from .database_errors import sqlstate
 from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger, SyncSQLLedger

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import JsonValue
 
 from ..clock import span_seconds, system_clock, unix_seconds, utc
-from ..errors import shows_half_built
+from ..errors import NeedsExtra, shows_half_built
 from ..events import Event, EventClass
 from ..http.app import ASGIApp
 from ..receiver import Receiver
@@ -555,12 +555,6 @@ def _checked_url(url: str) -> str:
 
 
 def _over_http() -> AbstractAsyncContextManager[Transport]:
-    try:
+    with NeedsExtra("emulator", "delivering over HTTP", "httpx2"):
         module = import_module(".over_http", __package__)
-    except ModuleNotFoundError as error:
-        if error.name != "httpx2":
-            raise
-        raise ImportError(
-            "delivering over HTTP needs httpx2: pip install 'hookonce[emulator]'", name="httpx2"
-        ) from error
     return cast("AbstractAsyncContextManager[Transport]", module.OverHttp())

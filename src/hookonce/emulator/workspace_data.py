@@ -10,6 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, ValidationError, model_validator
 
+from ..errors import NeedsExtra
 from ..resources import Channel, ReceivedComment
 from ..samples.finite import non_finite
 from .content import ChannelRow
@@ -181,13 +182,8 @@ def fill(
 
 
 def _yaml(text: str) -> object:
-    try:
+    with NeedsExtra("emulator", "a YAML file (unlike JSON)", "yaml"):
         yaml = import_module("yaml")
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "a YAML file needs PyYAML: pip install 'hookonce[emulator]'; JSON needs no package",
-            name="yaml",
-        ) from error
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

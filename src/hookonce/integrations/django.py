@@ -10,17 +10,20 @@ import re
 import time
 from typing import Any
 
-# Django has no type hints, so its imports need "type: ignore".
-from django.core.exceptions import RequestDataTooBig  # type: ignore[import-untyped]
-from django.core.handlers.wsgi import WSGIRequest  # type: ignore[import-untyped]
-from django.db import connections, transaction  # type: ignore[import-untyped]
-from django.http import (  # type: ignore[import-untyped]
-    HttpRequest,
-    HttpResponse,
-    RawPostDataException,
-    UnreadablePostError,
-)
-from django.urls import URLPattern, re_path  # type: ignore[import-untyped]
+from ..errors import NeedsExtra
+
+with NeedsExtra("django", "the integration", "django"):
+    # Django has no type hints, so its imports need "type: ignore".
+    from django.core.exceptions import RequestDataTooBig  # type: ignore[import-untyped]
+    from django.core.handlers.wsgi import WSGIRequest  # type: ignore[import-untyped]
+    from django.db import connections, transaction  # type: ignore[import-untyped]
+    from django.http import (  # type: ignore[import-untyped]
+        HttpRequest,
+        HttpResponse,
+        RawPostDataException,
+        UnreadablePostError,
+    )
+    from django.urls import URLPattern, re_path  # type: ignore[import-untyped]
 
 from ..delivery.limits import Limits
 from ..http.body import (

@@ -20,7 +20,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 
 from .. import __version__
-from ..errors import Reject, Retry
+from ..errors import NeedsExtra, Reject, Retry
 from ..verification.headers import RawHeaders, header_pairs
 from ..watching.records import (
     DeliveryAnswered,
@@ -35,7 +35,7 @@ from ..watching.records import (
     Observer,
 )
 
-try:
+with NeedsExtra("otel", "the observer", "opentelemetry"):
     from opentelemetry import context as otel_context
     from opentelemetry.metrics import MeterProvider, get_meter
     from opentelemetry.trace import (
@@ -51,13 +51,6 @@ try:
         set_span_in_context,
     )
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition(".")[0] != "opentelemetry":
-        raise
-    raise ImportError(
-        "traces and metrics need opentelemetry-api: pip install 'hookonce[otel]'",
-        name="opentelemetry",
-    ) from error
 
 __all__ = ["OpenTelemetryObserver"]
 

@@ -23,7 +23,7 @@ from datetime import timedelta
 from math import inf
 
 from ..clock import Clock, span_seconds, system_clock
-from ..errors import Reject, Retry, SecretError, StoreError
+from ..errors import NeedsExtra, Reject, Retry, SecretError, StoreError
 from ..events import EVENT_CLASSES
 from ..http.app import Message, Receive, Route, Scope, Send
 from ..logs import get_logger
@@ -47,18 +47,11 @@ from ..watching.records import (
 )
 from ..watching.store_failures import RECENT_SECONDS
 
-try:
+with NeedsExtra("prometheus", "the metrics", "prometheus_client"):
     from prometheus_client import CollectorRegistry, make_asgi_app, values
     from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
     from .prometheus_metrics import Metrics
-except ModuleNotFoundError as error:
-    if error.name != "prometheus_client":
-        raise
-    raise ImportError(
-        "metrics for Prometheus need prometheus-client: pip install 'hookonce[prometheus]'",
-        name="prometheus_client",
-    ) from error
 
 __all__ = ["PrometheusObserver", "metrics_routes"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from importlib import import_module
 from pathlib import PurePath
-from types import ModuleType
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
@@ -154,22 +153,11 @@ def _named(url: str, retention: float | timedelta, clock: Clock) -> Store:
         sqlite = import_module(".sqlite", __name__)
         return cast("Store", sqlite.SQLiteStore(path, retention=retention, clock=clock))
     if scheme in REDIS_SCHEMES:
-        redis = _redis()
+        redis = import_module(".redis", __name__)
         return cast("Store", redis.RedisStore(url, retention=retention, clock=clock))
     if not url.strip():
         raise ValueError(f"the URL of the store is empty; is its setting missing? {_FORMS}")
     raise ValueError(f"no store has the scheme {scheme!r}; {_FORMS}")
-
-
-def _redis() -> ModuleType:
-    try:
-        return import_module(".redis", __name__)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "redis":
-            raise
-        raise ImportError(
-            "the Redis store needs redis-py: pip install 'hookonce[redis]'", name="redis"
-        ) from error
 
 
 def sqlite_path(url: str) -> str:

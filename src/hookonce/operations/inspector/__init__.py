@@ -10,18 +10,13 @@ It needs ``jinja2`` (``hookonce[inspector]``). Within the package only ``hookonc
 
 from __future__ import annotations
 
+from ...errors import NeedsExtra
 from .access import LOOPBACK_HOSTS
 from .bounds import Bounds
 from .redaction import DEFAULT_HEADERS, DEFAULT_KEYS, Redaction
 
-try:
+with NeedsExtra("inspector", "the inspector", "jinja2", "markupsafe"):
     from .app import Inspector
-except ModuleNotFoundError as error:
-    if error.name not in {"jinja2", "markupsafe"}:
-        raise
-    raise ImportError(
-        "the inspector needs Jinja2: pip install 'hookonce[inspector]'", name="jinja2"
-    ) from error
 
 __all__ = [
     "DEFAULT_HEADERS",

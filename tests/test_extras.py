@@ -1,0 +1,53 @@
+"""A module whose optional package is missing names the extra to install."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from support.processes import run_python
+
+from hookonce.errors import NeedsExtra
+
+_PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+_MODULES = [
+    ("client", "httpx2", "client"),
+    ("effects.aiosqlite", "aiosqlite", "aiosqlite"),
+    ("effects.asyncpg", "asyncpg", "asyncpg"),
+    ("effects.django", "django", "django"),
+    ("effects.psycopg", "psycopg", "psycopg"),
+    ("effects.psycopg", "psycopg_pool", "psycopg"),
+    ("effects.sqlalchemy", "sqlalchemy", "sqlalchemy"),
+    ("integrations.django", "django", "django"),
+    ("operations.inspector", "jinja2", "inspector"),
+    ("operations.opentelemetry", "opentelemetry", "otel"),
+    ("operations.prometheus", "prometheus_client", "prometheus"),
+    ("stores.redis", "redis", "redis"),
+]
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize(("module", "library", "extra"), _MODULES)
+def test_a_module_without_its_library_names_the_extra(
+    module: str, library: str, extra: str
+) -> None:
+    printed = run_python(
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] == {library!r}:\n"
+        "            raise ModuleNotFoundError(name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        f"try: import hookonce.{module}\n"
+        "except ImportError as error: print(error)\n"
+    )
+    assert printed.endswith(f" needs {library}: pip install 'hookonce[{extra}]'\n")
+
+
+def test_another_missing_module_is_named_as_it_is() -> None:
+    with pytest.raises(ModuleNotFoundError, match="'other'"), NeedsExtra("x", "the test", "lib"):
+        raise ModuleNotFoundError("No module named 'other'", name="other")
+
+
+def test_every_extra_that_is_named_exists() -> None:
+    extras = tomllib.loads(_PYPROJECT.read_text())["project"]["optional-dependencies"]
+    assert {extra for _, _, extra in _MODULES} <= set(extras)
