@@ -237,7 +237,7 @@ class TestKeys:
         await store.retire("w")
         left = keys(valkey)
         assert "a" in left
-        assert left.keys() <= {"a", "r", "s"}
+        assert left.keys() <= {"a", "m", "r", "s"}
         assert left["a"] == pytest.approx(15 * 86_400_000, rel=0.01)
 
     async def test_every_way_an_event_can_go_leaves_no_key_behind(
@@ -282,7 +282,7 @@ class TestKeys:
         for letter in await store.dead_letters():
             await store.discard(letter.delivery.key)
         await store.complete(Claimed(delivery_key("default", "evt_4"), new_token(), 1, NONE, LEASE))
-        assert keys(valkey).keys() <= {"a", "k", "r", "s", "v", "w", "y"}
+        assert keys(valkey).keys() <= {"a", "k", "m", "r", "s", "v", "w", "y"}
 
     async def test_attempts_of_a_waiting_event_are_never_forgotten(
         self, store: RedisStore, valkey: RedisServer
@@ -546,6 +546,10 @@ async def test_a_listing_for_a_handler_reads_only_dead_letters_with_its_name_out
     with valkey.client() as client:
         client.config_resetstat()
     assert await store.dead_letters(handler="ale") == []
-    assert valkey.calls_of("hmget") == 0
+
+    def letters_read() -> int:
+        return valkey.calls_of("hmget") - valkey.calls_of("evalsha")  # each call reads the format
+
+    assert letters_read() == 0
     assert len(await store.dead_letters(handler="a\ud800")) == 5
-    assert valkey.calls_of("hmget") == 5
+    assert letters_read() == 5

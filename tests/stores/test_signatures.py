@@ -11,6 +11,7 @@ import pytest
 from hookonce.guide.reference import public_names
 from hookonce.stores.activity import ActivityStore
 from hookonce.stores.applications import RegisteringStore
+from hookonce.stores.formats import UpgradableStore
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.record_store import RecordStore, StepStore
@@ -19,8 +20,8 @@ from hookonce.stores.sqlite import SQLiteStore
 
 PROMISED: dict[type[Any], tuple[type[Any], ...]] = {
     MemoryStore: (Store, RegisteringStore),
-    SQLiteStore: (InboxStore, RegisteringStore, ActivityStore),
-    RedisStore: (InboxStore, RegisteringStore, ActivityStore),
+    SQLiteStore: (InboxStore, RegisteringStore, ActivityStore, UpgradableStore),
+    RedisStore: (InboxStore, RegisteringStore, ActivityStore, UpgradableStore),
 }
 OWN_CALLS: dict[type[Any], set[str]] = {
     MemoryStore: set(),

@@ -15,6 +15,7 @@ import pytest
 
 from hookonce.clock import Clock
 from hookonce.errors import StoreError
+from hookonce.stores.formats import OLD_SECONDS, Upgrade
 from hookonce.stores.protocols import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore, schema
 from hookonce.stores.values import (
@@ -74,9 +75,15 @@ def digest(event_id: str) -> str:
 ADD_COLUMN = "ALTER TABLE done ADD COLUMN how TEXT NOT NULL DEFAULT 'well'"
 
 
+class LaterStore(SQLiteStore):
+    """A store of a later version, which knows one format more."""
+
+    formats = (1, 2)
+
+
 @contextmanager
-def later_version(step: str) -> Iterator[None]:
-    """Let hookonce be of a later version, to which one step more leads."""
+def migration(step: str) -> Iterator[None]:
+    """Let this step lead to the format of the later version."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schema, "_MIGRATIONS", (*schema._MIGRATIONS, step))
         yield
@@ -156,12 +163,12 @@ class TestSharedOpening:
 
 
 class TestSchema:
-    async def test_a_new_file_has_version_1_and_strict_tables(
+    async def test_a_new_file_has_format_1_and_strict_tables(
         self, path: Path, store: SQLiteStore
     ) -> None:
         await store.open()
         assert rows(path, "PRAGMA user_version") == [(1,)]
-        assert rows(path, "PRAGMA application_id") == [(0x686B6F6E,)]
+        assert rows(path, "PRAGMA application_id") == [(0x6F6E6365,)]
         tables = {
             name: (wr, strict)
             for _, name, _, _, wr, strict in rows(path, "PRAGMA table_list")
@@ -182,10 +189,11 @@ class TestSchema:
             "waiting": (0, 1),
             "ignored": (1, 1),
             "accepted": (1, 1),
+            "seen": (0, 1),
         }
 
-    async def test_a_file_of_an_earlier_version_keeps_all_it_held(
-        self, path: Path, clock: Clock
+    async def test_an_upgraded_file_keeps_all_that_it_held(
+        self, path: Path, clock: Clock, pass_time: PassTime
     ) -> None:
         done, live, dead = (delivery_key("default", name) for name in ("done", "live", "dead"))
         letter = Delivery("default", "dead", None, 1.0, b"a letter")
@@ -195,8 +203,10 @@ class TestSchema:
             owned = await claim(store, live)
             await store.bury(await claim(store, dead), DeadReason.REJECTED, delivery=letter)
             await store.enqueue(waiting, Token("enqueue"))
-        with later_version(ADD_COLUMN):
-            async with aclosing(SQLiteStore(path, clock=clock)) as store:
+        pass_time(OLD_SECONDS)
+        with migration(ADD_COLUMN):
+            async with aclosing(LaterStore(path, clock=clock)) as store:
+                assert await store.upgrade() == Upgrade(1, 2)
                 assert await look(store, done) is Done
                 assert await store.extend(owned) is Ownership.HELD
                 assert await look(store, dead) is Dead
@@ -207,22 +217,26 @@ class TestSchema:
         assert rows(path, "PRAGMA user_version") == [(2,)]
         assert rows(path, "SELECT count(*), how FROM done") == [(1, "well")]
 
-    async def test_a_file_is_brought_up_to_date_as_a_whole_or_not_at_all(
-        self, path: Path, store: SQLiteStore
+    async def test_a_file_is_migrated_as_a_whole_or_not_at_all(
+        self, path: Path, store: SQLiteStore, clock: Clock, pass_time: PassTime
     ) -> None:
         await store.complete(await claim(store, delivery_key("default", "evt_1")))
         await store.aclose()
-        with (
-            later_version("DELETE FROM done; INSERT INTO nowhere VALUES (1)"),
-            pytest.raises(StoreError, match="no such table: nowhere"),
-        ):
-            await store.open()
+        pass_time(OLD_SECONDS)
+        async with aclosing(LaterStore(path, clock=clock)) as later:
+            with (
+                migration("DELETE FROM done; INSERT INTO nowhere VALUES (1)"),
+                pytest.raises(StoreError, match="no such table: nowhere"),
+            ):
+                await later.upgrade()
+            assert await look(later, delivery_key("default", "evt_1")) is Done
         assert rows(path, "PRAGMA user_version") == [(1,)]
         assert rows(path, "SELECT count(*) FROM done") == [(1,)]
 
-    async def test_a_new_file_takes_every_step(self, path: Path, store: SQLiteStore) -> None:
-        with later_version(ADD_COLUMN):
-            await store.open()
+    async def test_a_new_file_takes_every_step(self, path: Path, clock: Clock) -> None:
+        with migration(ADD_COLUMN):
+            async with aclosing(LaterStore(path, clock=clock)) as store:
+                await store.open()
         assert rows(path, "PRAGMA user_version") == [(2,)]
         assert rows(path, "SELECT how FROM done") == []
 
@@ -294,11 +308,12 @@ class TestRefusedFiles:
         assert "belongs to another program" in refusal(path)
         assert path.read_bytes() == before
 
+    @pytest.mark.parametrize("owner", [0x686F6F6B, 0x686B6F6E])
     @pytest.mark.parametrize("version", [0, 1, 2, 3])
-    def test_a_file_of_an_unreleased_version(self, path: Path, version: int) -> None:
+    def test_a_file_of_an_unreleased_version(self, path: Path, owner: int, version: int) -> None:
         with closing(apsw.Connection(str(path))) as connection:
             connection.execute("CREATE TABLE gates (key BLOB PRIMARY KEY)")
-            connection.execute("PRAGMA application_id = 0x686F6F6B")
+            connection.execute(f"PRAGMA application_id = {owner}")
             connection.execute(f"PRAGMA user_version = {version}")
         before = path.read_bytes()
         message = refusal(path)
@@ -312,8 +327,8 @@ class TestRefusedFiles:
             connection.execute("PRAGMA user_version = 99")
         before = path.read_bytes()
         message = refusal(path)
-        assert "later version (schema 99, here 1)" in message
-        assert "upgrade hookonce" in message
+        assert "the store has format 99" in message
+        assert "upgrade hookonce here" in message
         assert path.read_bytes() == before
 
     def test_a_damaged_file(self, path: Path) -> None:
@@ -393,6 +408,7 @@ class TestPruning:
         grown: tuple[list[DeliveryKey], list[DeliveryKey]],
     ) -> None:
         [connection] = connections
+        await store.stats()  # note that the process runs: the steps change nothing else
         changed = [connection.total_changes()]
 
         def note_the_changes() -> bool:

@@ -223,7 +223,7 @@ def leaked_keys(client: redis.Redis, prefix: str = "hookonce") -> set[str]:
         if left != -1:
             continue
         match kind:
-            case "i" | "l":
+            case "i" | "l" | "m":  # m: the format of the records, which lasts as long as the shard
                 continue
             case "a":
                 is_owned = f"{base}:i:{key}" in names or f"{base}:l:{key}" in names

@@ -1,19 +1,21 @@
-"""``hookonce store``: back up a store, and restore it."""
+"""``hookonce store``: back up a store, restore it, and raise its format."""
 
 from __future__ import annotations
 
 import click
 
+from hookonce.stores.formats import UpgradableStore, Upgrade
+from hookonce.stores.protocols import InboxStore
 from hookonce.stores.sqlite import SQLiteStore
 
 from .output import Output, json_option, size_text
 from .statuses import CannotBegin
-from .stores import STORE_HELP, named_store, run, store_argument
+from .stores import STORE_HELP, named_store, run, store_argument, with_store
 
 
 @click.group(epilog=STORE_HELP)
 def store() -> None:
-    """Back up a store, and restore it."""
+    """Back up a store, restore it, and raise its format after an upgrade of hookonce."""
 
 
 @store.command()
@@ -53,6 +55,31 @@ def restore(store_url: str, event_ids: tuple[str, ...], *, overwrite: bool, as_j
         line += f"; the old store is {aside}"
     record = {"file": str(target.path), "bytes": size, "old": aside and str(aside)}
     Output(as_json=as_json).record(record, line)
+
+
+@store.command()
+@store_argument()
+@json_option
+def upgrade(store_url: str, *, as_json: bool) -> None:
+    """Raise the format of a store to the newest that this version of hookonce knows.
+
+    A new version writes the format that it finds, so that processes of the version before can use
+    the store too, and you can go back to that version. Run this command when every process runs the
+    new version. After it, processes of the old version answer 503.
+
+    It refuses while a process of the old version uses the store, and may be repeated at any time.
+    """
+
+    async def raise_format(store: InboxStore) -> Upgrade:
+        if not isinstance(store, UpgradableStore):
+            raise CannotBegin("this store is none of hookonce's own; upgrade it as its author says")
+        return await store.upgrade()
+
+    done = with_store(store_url, raise_format)
+    line = f"the store has the newest format, {done.after}"
+    if done.before != done.after:
+        line = f"raised the store from format {done.before} to {done.after}"
+    Output(as_json=as_json).record({"before": done.before, "after": done.after}, line)
 
 
 def _sqlite_store(url: str) -> SQLiteStore:

@@ -17,6 +17,7 @@ from ..delivery.attempts import Attempts
 from ..delivery.dependencies import Dependencies
 from ..errors import SecretError, StoreError
 from ..routing.registration import Registration
+from ..stores.formats import FormatError
 from ..stores.protocols import Reports
 from ..stores.time_limit import within
 from ..verification.secrets import fingerprint
@@ -148,6 +149,9 @@ class ReadinessCheck:
                     warnings += without_workers
                 else:
                     problems.append(problem)
+        except FormatError as error:  # another version of hookonce has upgraded the store
+            _log.warning("not ready: %s", error)
+            problems.append(str(error))
         except StoreError as error:
             _log.warning("not ready: %s", error)
             problems.append(f"the store does not work: {error}")

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from ..clock import Clock
 from .activity import Activity, ActivityStore
 from .applications import Application, RegisteringStore
+from .formats import UpgradableStore, Upgrade
 from .key_locks import KeyLockRecord
 from .life import Moment, Record
 from .protocols import DEFAULT_RETENTION, InboxStore, Store
@@ -91,6 +92,8 @@ __all__ = [
     "StoreStats",
     "Stored",
     "Token",
+    "UpgradableStore",
+    "Upgrade",
     "Waiting",
     "Wanted",
     "WantedDeadLetters",

@@ -12,6 +12,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from ...errors import StoreError
+from ..formats import OLD_SECONDS, SEEN_SECONDS
 from ..life import MAX_HISTORY, MAX_HISTORY_ERROR_CHARACTERS, error_text
 from ..protocols import WORKER_SECONDS
 from ..values import (
@@ -43,6 +44,9 @@ from ..values import (
     no_place,
 )
 
+FORMATS: tuple[int, ...] = (1,)
+"""The formats of records that the script can read and write, oldest first."""
+
 _FOLDER = files(__package__) / "lua"
 
 
@@ -53,6 +57,7 @@ def _joined(*parts: str) -> bytes:
 # Error texts in a history are JSON.
 _CONSTANTS = f"""
 local MOST_FAILURES, WORKER_SECONDS = {MAX_HISTORY}, {WORKER_SECONDS!r}
+local SEEN_SECONDS, OLD_SECONDS = {SEEN_SECONDS!r}, {OLD_SECONDS!r}
 local INTERRUPTED = [[{json.dumps(INTERRUPTED)}]]
 """
 # The wrapper `define_steps` is for speed. Each call of the script creates all functions, and for
@@ -63,7 +68,9 @@ SCRIPT = b"\n".join(
         _CONSTANTS.encode(),
         _joined("prelude", "indexes", "records"),
         b"local function define_steps()",
-        _joined("dead_letters", "inbox", "claims", "key_locks", "reconciling", "reports"),
+        _joined(
+            "dead_letters", "inbox", "claims", "key_locks", "reconciling", "reports", "upgrading"
+        ),
         b"end",
         b"define_steps()",
         _joined("main"),

@@ -11,6 +11,7 @@ from zlib import crc32
 from redis.exceptions import RedisError
 
 from ...errors import StoreError
+from ..formats import FormatError, Upgrade, in_use, outdated
 from .checks import inspect
 from .codec import EncodedStep, encode, step
 from .connection import connected, exchange, without_frames
@@ -45,7 +46,11 @@ class Session:
         self._loop, self._forks = asyncio.get_running_loop(), _forks
         self._safety = settings.safety
         self.servers = settings.place.connect()
-        self.shards = [Shard(base, self.servers, flushed, settings) for base in settings.bases]
+        self._formats = settings.formats
+        self.shards = [
+            Shard(base, self.servers, flushed, settings, self._agree if number else None)
+            for number, base in enumerate(settings.bases)
+        ]
         self.fetching = Fetching(self.shards)
         self.listener = Listener(self.servers, settings.channel, self.is_due)
 
@@ -67,6 +72,14 @@ class Session:
         """Return the reply of each shard to a step."""
         return await asyncio.gather(*(shard.run(asked) for shard in self.shards))
 
+    async def _agree(self) -> None:
+        """Let the first shard compare the number of shards, before another shard is used.
+
+        A process with another number would look for events in other shards. The first shard is the
+        same for every number.
+        """
+        await self.shards[0].run(step("agree"))
+
     async def is_due(self, endpoint: str) -> bool:
         """Return whether an endpoint may have an event to fetch."""
         asked = (shard.run(step("due", endpoint)) for shard in self.shards)
@@ -76,11 +89,34 @@ class Session:
         )
 
     async def warnings(self) -> tuple[str, ...]:
-        """Return warnings about the servers' configuration.
+        """Return warnings about the servers' configuration and the format of the records.
 
         Raises:
-            StoreError: a server cannot be reached, or lacks something that the store needs.
+            StoreError: a server cannot be reached, or lacks something that the store needs, or the
+                format is unknown.
         """
+        warnings = await self._inspected()
+        asked = (shard.run(step("agree")) for shard in self.shards)
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(answer, FormatError):
+                raise answer
+        return (*warnings, *outdated(self._format, self._formats))
+
+    async def upgrade(self) -> Upgrade:
+        """Raise the format; see ``UpgradableStore.upgrade``."""
+        await self.ask_all(step("agree"))
+        before, newest = self._format, self._formats[-1]
+        for shard in self.shards:
+            if shard.format < newest and (used := await shard.run(step("upgrade", str(newest)))):
+                raise in_use(float(used))
+        return Upgrade(before, newest)
+
+    @property
+    def _format(self) -> int:
+        """The oldest format of a shard, as far as this session knows it."""
+        return min(shard.format for shard in self.shards)
+
+    async def _inspected(self) -> tuple[str, ...]:
         deadline = self._loop.time() + CALL_SECONDS
         reason = ""
         while True:
@@ -116,7 +152,7 @@ class Session:
 
     async def aclose(self) -> None:
         """Finish the calls in flight and close the connections."""
-        for shard in self.shards:
+        for shard in reversed(self.shards):  # the others may ask the first shard
             await shard.aclose()
         await self.listener.aclose()
         await self.servers.aclose()

@@ -33,6 +33,7 @@ class RedisSettings:
         channel: the channel on which waiting workers are notified.
         retention: seconds a done event is remembered.
         clock: replaces the server's clock; None for the server's clock.
+        formats: the formats of records that the store may write, oldest first.
     """
 
     place: Place
@@ -43,6 +44,7 @@ class RedisSettings:
     safety: Safety
     retention: float
     clock: Clock | None
+    formats: tuple[int, ...]
 
 
 def settings_of(
@@ -54,6 +56,7 @@ def settings_of(
     *,
     retention: float | timedelta,
     clock: Clock,
+    formats: tuple[int, ...],
 ) -> RedisSettings:
     """Return checked settings; None means the value in the URL, or the default.
 
@@ -94,6 +97,7 @@ def settings_of(
         safety=Safety(durability, replicas),
         retention=check_retention(retention),
         clock=None if clock is system_clock else clock,
+        formats=formats,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from ...clock import system_clock
 from ...errors import StoreError
+from ..formats import FormatError, unknown
 from .codec import SCRIPT, SCRIPT_SHA, EncodedStep, bulk, decode
 from .connection import Command, Servers, exchange, without_frames
 from .faults import explained, is_passing
@@ -57,9 +58,11 @@ class Shard:
     Args:
         base: the prefix of the shard's keys.
         flushed: called for each batch with the number of steps and the seconds it took.
+        agree: awaited before the first batch; raises StoreError if the shard must not be used.
 
     Attributes:
         now: Unix seconds by the script's clock in the last batch.
+        format: the format of records that the last batch was sent with.
     """
 
     def __init__(
@@ -68,15 +71,17 @@ class Shard:
         servers: Servers,
         flushed: Callable[[int, float], None],
         settings: RedisSettings,
+        agree: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self.now = 0.0
+        self._agree = agree
         self._base = base
         self._servers = servers
         self._flushed = flushed
         self._safety = settings.safety
         self._clock = settings.clock
-        self._retention = repr(settings.retention).encode()
-        self._channel = settings.channel
+        self._settings = settings
+        self._use(settings.formats[-1])
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Job] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -161,6 +166,9 @@ class Shard:
 
     async def _send(self, steps: Sequence[EncodedStep], deadline: float) -> list[Any]:
         """Return the script's time and the answer to each step, or raise StoreError."""
+        if self._agree is not None:
+            await self._agree()
+            self._agree = None
         try_seconds = _DURABLE_TRY_SECONDS if self._safety.needs_wait else _TRY_SECONDS
         # A repeated call must be identical to the first call, including the time.
         now = b"" if self._clock is None else repr(self._clock()).encode()
@@ -170,7 +178,12 @@ class Shard:
             try:
                 async with asyncio.timeout(seconds) as limit:
                     heard = partial(limit.reschedule, deadline)
-                    return await self._try(steps, now, seconds, heard)
+                    answer = await self._try(steps, now, seconds, heard)
+                if answer[0] != b"M":
+                    return answer
+                # The script has done nothing: repeat the call with the format of the shard.
+                self._use(self._known(*answer[1:]))
+                continue
             except (RedisError, OSError, TimeoutError) as error:
                 if not is_passing(error) or self._loop.time() + pause >= deadline:
                     text = f"the Redis store failed: {explained(error)}"
@@ -220,6 +233,34 @@ class Shard:
                 reply[1] = explained(error).encode()
         return answer, waited
 
+    def _known(self, found: bytes, shards: bytes) -> int:
+        """Return the format of the shard; FormatError if this process must not use it."""
+        own = len(self._settings.bases)
+        if shards != b"%d" % own:
+            raise FormatError(
+                f"the store has {decode(shards)} shards, and this process is set to {own}; set"
+                f" shards={decode(shards)} in every process"
+            )
+        number = int(found) if found.isdigit() else 0
+        if number not in self._settings.formats:
+            raise unknown(number, self._settings.formats)
+        return number
+
+    def _use(self, number: int) -> None:
+        """Send calls with this format from now on."""
+        self.format = number
+        settings = self._settings
+        # The arguments that are the same in every call; prelude.lua explains them.
+        arguments = [
+            repr(settings.retention).encode(),
+            settings.channel,
+            b"1" if self._safety.needs_wait else b"0",
+            b"%d" % number,
+            b"%d" % len(settings.bases),
+            b"seen:%d" % settings.formats[-1],
+        ]
+        self._arguments, self._words = b"".join(map(bulk, arguments)), len(arguments)
+
     async def _connected(self) -> AbstractConnection:
         """Return the shard's connection, which is kept from one batch to the next."""
         if self._pool is None:
@@ -236,11 +277,10 @@ class Shard:
             await pool.release(self._connection)
 
     def _call(self, script: tuple[bytes, ...], now: bytes, steps: Sequence[EncodedStep]) -> bytes:
-        is_safe = b"1" if self._safety.needs_wait else b"0"
-        head = (*script, b"1", self._base, now, self._retention, self._channel, is_safe)
-        count = len(head) + sum(step.words for step in steps)
+        head = (*script, b"1", self._base, now)
+        count = len(head) + self._words + sum(step.words for step in steps)
         requests = (step.request for step in steps)
-        return b"".join([b"*%d\r\n" % count, *map(bulk, head), *requests])
+        return b"".join([b"*%d\r\n" % count, *map(bulk, head), self._arguments, *requests])
 
 
 def _refused(answer: Sequence[bytes]) -> StoreError:
@@ -250,6 +290,6 @@ def _refused(answer: Sequence[bytes]) -> StoreError:
 def _fail(job: _Job, error: StoreError) -> None:
     if not job.future.done():
         # A shared exception would collect the traceback of every caller.
-        failure = StoreError(*error.args)
+        failure = type(error)(*error.args)
         failure.__cause__ = error.__cause__
         job.future.set_exception(failure)

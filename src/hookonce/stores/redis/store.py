@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...clock import Clock, system_clock
 from ...logs import get_logger
+from ..formats import Upgrade
 from ..protocols import DEFAULT_RETENTION, Flushes
 from ..values import (
     AcquireResult,
@@ -71,6 +72,7 @@ class RedisStore(RedisReports, RedisReconciling):
         clock: returns Unix time in seconds. A clock other than the system's replaces the server's.
 
     Attributes:
+        formats: the formats of records that this version can write, oldest first.
         retention_seconds: how long a done event is remembered.
         flushes: the functions to call after each batch.
 
@@ -79,6 +81,7 @@ class RedisStore(RedisReports, RedisReconciling):
     """
 
     keeps_bodies = True
+    formats = codec.FORMATS
 
     def __init__(
         self,
@@ -100,6 +103,7 @@ class RedisStore(RedisReports, RedisReconciling):
                 replicas,
                 retention=retention,
                 clock=clock,
+                formats=self.formats,
             )
         finally:
             # The URL may hold a password, and error trackers upload local variables.
@@ -121,6 +125,15 @@ class RedisStore(RedisReports, RedisReconciling):
             if warning not in self._logged:
                 self._logged.add(warning)
                 _log.warning("%s", warning)
+
+    async def upgrade(self) -> Upgrade:
+        """Raise the format of the records; see ``UpgradableStore.upgrade``."""
+        # A session of its own: no other step may share a call with the upgrade.
+        session = Session(self._settings, self.flushes.notify)
+        try:
+            return await session.upgrade()
+        finally:
+            await session.aclose()
 
     async def aclose(self) -> None:
         """Finish the calls in flight and close the connections."""

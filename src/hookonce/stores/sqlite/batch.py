@@ -16,6 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 import apsw
 
 from ...errors import StoreError
+from ..formats import FormatError
 from ..protocols import Flushes
 from ..values import DeliveryKey
 from .file import MovedError, OpenFile
@@ -112,7 +113,8 @@ def answer(batch: Sequence[Job[Any]], seconds: float) -> None:
 
 
 def _fails_for_all(error: Exception) -> bool:
-    return isinstance(error, apsw.Error | MovedError) and not isinstance(error, _STEP_ERRORS)
+    is_of_the_file = isinstance(error, apsw.Error | MovedError | FormatError)
+    return is_of_the_file and not isinstance(error, _STEP_ERRORS)
 
 
 def _transact(file: OpenFile, batch: Sequence[Job[Any]]) -> None:

@@ -47,6 +47,7 @@ class OpenFile:
     Args:
         path: absolute path of the file; it may be a link.
         prepare: sets the connection up; it must write to the file.
+        check: called at the beginning of each transaction; it may raise StoreError.
         creates: whether a missing file is created.
 
     Attributes:
@@ -58,9 +59,15 @@ class OpenFile:
     """
 
     def __init__(
-        self, path: Path, prepare: Callable[[apsw.Connection], None], *, creates: bool
+        self,
+        path: Path,
+        prepare: Callable[[apsw.Connection], None],
+        check: Callable[[apsw.Connection], None] = lambda _: None,
+        *,
+        creates: bool,
     ) -> None:
         self._path = path
+        self._check = check
         # SQLite creates the log beside the target of a link.
         self._resolved = Path(os.path.realpath(path))
         self.log, self._index = log_of(path), Path(f"{self._resolved}-shm")
@@ -100,6 +107,7 @@ class OpenFile:
         """
         with transaction(self.connection):
             self._check_in_place()
+            self._check(self.connection)
             yield
         # If only the index was replaced, the commit is valid: other processes read it from the log.
         if (identity_of(self._path), identity_of(self.log)) != self._own[:2]:

@@ -1,4 +1,7 @@
-"""The tables of the SQLite store, and the migration of files that an earlier version wrote.
+"""The tables of the SQLite store, the number of their format, and the migration to a later format.
+
+The number is the file's ``user_version``. A process compares it at the beginning of each
+transaction, so it notices when a process of a later version has migrated the file.
 
 Keys are 16-byte digests. An index on the expiry of done events would double their size, so pruning
 walks the primary key instead.
@@ -7,17 +10,23 @@ walks the primary key instead.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import apsw
 
 from ...errors import StoreError
+from ..formats import OLD_SECONDS, SEEN_SECONDS, Upgrade, in_use, unknown
 
-_APPLICATION_ID = 0x686B6F6E  # "hkon" in ASCII: tells our files from those of other programs
-# "hook" in ASCII: files of versions before the first release, whose tables were different.
-_UNRELEASED_APPLICATION_ID = 0x686F6F6B
+_APPLICATION_ID = 0x6F6E6365  # "once" in ASCII: tells our files from those of other programs
+# "hook" and "hkon" in ASCII: files of versions before the first release, whose tables were
+# different although they had the same numbers.
+_UNRELEASED_APPLICATION_IDS = {0x686F6F6B, 0x686B6F6E}
+
+FORMATS: tuple[int, ...] = (1,)
+"""The formats of files that this version can read and write, oldest first."""
 
 # Bodies of the inbox have a table of their own, so that a heartbeat, which changes the entry, does
 # not write the body again. Every change of the inbox updates `inbox_sizes`, so that an enqueue need
@@ -146,10 +155,22 @@ CREATE TABLE accepted (
     key BLOB PRIMARY KEY,
     expires INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE seen ( -- when processes ran last; format: the newest that they know
+    format INTEGER PRIMARY KEY,
+    at REAL NOT NULL
+) STRICT;
 """
 
-# The text at index n migrates a file from version n to n + 1. A new schema appends a text.
+# The text at index n migrates a file from format n to n + 1. A new format appends a text.
 _MIGRATIONS: tuple[str, ...] = (_VERSION_1,)
+
+
+# A lease with more time left than its length was granted before uptime was reset.
+_LONGEST_LEASE = """
+SELECT coalesce(max(lease), 0) FROM attempts WHERE until > :now AND until <= :now + lease
+"""
+_SEEN = "SELECT max(at) FROM seen WHERE format < ? AND at > ? AND at <= ?"
 
 
 def create_private(path: Path) -> None:
@@ -187,37 +208,98 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
         raise
 
 
-def check_owner(connection: apsw.Connection) -> int:
-    """Return the version of the file's schema, without changing the file.
+def check_owner(connection: apsw.Connection, known: Sequence[int] = FORMATS) -> int:
+    """Return the number of the file's format, 0 for a new file, without changing the file.
 
     Raises:
-        StoreError: the file belongs to another program, or to a later or an unreleased version of
-            hookonce.
+        FormatError: the format is not in ``known``.
+        StoreError: the file belongs to another program, or to an unreleased version of hookonce.
     """
     # Read the id last: another process may create the store between these three statements.
     has_tables = connection.execute("SELECT EXISTS (SELECT 1 FROM sqlite_schema)").get
-    version = _pragma(connection, "user_version")
+    number = _pragma(connection, "user_version")
     owner = _pragma(connection, "application_id")
-    if owner == _UNRELEASED_APPLICATION_ID:
+    if owner in _UNRELEASED_APPLICATION_IDS:
         raise StoreError(
             "this SQLite file was written by an unreleased version of hookonce; choose another path"
         )
-    if owner != _APPLICATION_ID and (owner or version or has_tables):
+    if owner != _APPLICATION_ID and (owner or number or has_tables):
         raise StoreError("this SQLite file belongs to another program; choose another path")
-    if version > len(_MIGRATIONS):
-        raise StoreError(
-            f"the SQLite store was written by a later version (schema {version}, here"
-            f" {len(_MIGRATIONS)}); upgrade hookonce"
-        )
-    return version
+    if number and number not in known:
+        raise unknown(number, known)
+    return number
 
 
-def migrate(connection: apsw.Connection) -> None:
-    """Migrate the file to the current schema in one transaction; raises like ``check_owner``."""
-    with transaction(connection):
-        for migration in _MIGRATIONS[check_owner(connection) :]:
+class FileFormat:
+    """The format of an open file.
+
+    Args:
+        known: the formats that the process can read and write, oldest first.
+        now: the clock of leases.
+
+    Attributes:
+        number: the format that the last transaction has found.
+    """
+
+    def __init__(self, known: tuple[int, ...], now: Callable[[], float]) -> None:
+        self.number = known[-1]
+        self._known = known
+        self._now = now
+        self._noted_at: float | None = None
+
+    def check_file(self, connection: apsw.Connection) -> None:
+        """Refuse a file that the process must not change; raises like ``check_owner``."""
+        check_owner(connection, self._known)
+
+    def prepare(self, connection: apsw.Connection) -> None:
+        """Create the tables of a new file; raises like ``check_owner``."""
+        with transaction(connection):
+            self.number = check_owner(connection, self._known)
+            if not self.number:
+                self._migrate(connection)
+
+    def check(self, connection: apsw.Connection) -> None:
+        """Compare the format at the beginning of a transaction, and note that the process runs.
+
+        Raises:
+            FormatError: the process does not know the format.
+        """
+        # Not `_pragma`, which is slower.
+        found: Any = connection.execute("PRAGMA user_version").get
+        if found != self.number:
+            if found not in self._known:
+                raise unknown(found, self._known)
+            self.number = found
+        now = self._now()
+        if self._noted_at is None or not 0 <= now - self._noted_at < SEEN_SECONDS:
+            connection.execute("INSERT OR REPLACE INTO seen VALUES (?, ?)", (self._known[-1], now))
+            self._noted_at = now
+
+    def upgrade(self, connection: apsw.Connection) -> Upgrade:
+        """Migrate the file to the newest format, in a transaction that ``check`` has begun.
+
+        Raises:
+            StoreError: a process that does not know the format was seen lately.
+        """
+        before = self.number
+        if before < self._known[-1]:
+            now = self._now()
+            # A running attempt extends its lease after a third of it, so its process was seen
+            # within the lease.
+            longest: Any = connection.execute(_LONGEST_LEASE, {"now": now}).get
+            patience = max(OLD_SECONDS, longest + SEEN_SECONDS)
+            seen: Any = connection.execute(_SEEN, (self._known[-1], now - patience, now)).get
+            if seen is not None:
+                raise in_use(now - seen)
+            self._migrate(connection)
+        return Upgrade(before, self.number)
+
+    def _migrate(self, connection: apsw.Connection) -> None:
+        newest = self._known[-1]
+        for migration in _MIGRATIONS[self.number : newest]:
             connection.execute(migration)
-        connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
+        connection.execute(f"PRAGMA user_version = {newest}")
+        self.number = newest
 
 
 def _pragma(connection: apsw.Connection, name: str) -> int:

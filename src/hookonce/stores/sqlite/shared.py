@@ -13,10 +13,11 @@ from ...clock import Clock
 from . import backup
 from .claims import ClaimsTable
 from .inbox import InboxTable
+from .schema import FileFormat
 from .upkeep import Upkeep
 from .writer import Writer
 
-_Key: TypeAlias = tuple[Path, float, int]
+_Key: TypeAlias = tuple[Path, float, int, tuple[int, ...]]
 
 
 class SharedFile:
@@ -24,14 +25,18 @@ class SharedFile:
 
     Args:
         retention_seconds: how long a done event is remembered.
+        formats: the formats that the stores can read and write, oldest first.
     """
 
-    def __init__(self, path: Path, retention_seconds: float, clock: Clock) -> None:
+    def __init__(
+        self, path: Path, retention_seconds: float, clock: Clock, formats: tuple[int, ...]
+    ) -> None:
         self.path = path
         self.claims = ClaimsTable(retention_seconds, clock)
         self.inbox = InboxTable(self.claims)
         self.upkeep = Upkeep(self.claims)
-        self.writer = Writer(path, self.upkeep.continue_walk)
+        self.format = FileFormat(formats, self.claims.uptime)
+        self.writer = Writer(path, self.upkeep.continue_walk, self.format)
 
 
 _lock = threading.Lock()
@@ -40,14 +45,16 @@ _writers: WeakSet[Writer] = WeakSet()
 _closed_for_fork: list[Writer] = []
 
 
-def shared_file(path: Path, retention_seconds: float, clock: Clock) -> SharedFile:
+def shared_file(
+    path: Path, retention_seconds: float, clock: Clock, formats: tuple[int, ...]
+) -> SharedFile:
     """Return this process's ``SharedFile`` for a file; create it for the first store."""
     # The clock's id is safe as a key: a SharedFile keeps its clock alive, so the id is not reused.
-    key = path, retention_seconds, id(clock)
+    key = path, retention_seconds, id(clock), formats
     with _lock:
         shared = _files.get(key)
         if shared is None:
-            shared = _files[key] = SharedFile(path, retention_seconds, clock)
+            shared = _files[key] = SharedFile(path, retention_seconds, clock, formats)
             _writers.add(shared.writer)
         return shared
 

@@ -16,7 +16,9 @@ from typing import TypeVar
 import apsw
 
 from ...clock import Clock, system_clock
+from ...logs import get_logger
 from .. import life
+from ..formats import Upgrade, outdated
 from ..protocols import DEFAULT_RETENTION, Flushes, check_retention
 from ..record_store import EventStep, KeyLockStep, StepStore
 from ..values import (
@@ -37,7 +39,10 @@ from .inbox import EnqueueJob, InboxLimits
 from .key_locks import take_step
 from .reconciling import SQLiteReconciling
 from .reports import SQLiteReports
+from .schema import FORMATS
 from .shared import shared_file
+
+_log = get_logger("hookonce.store")
 
 T = TypeVar("T")
 
@@ -59,12 +64,14 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         clock: Unix time in seconds.
 
     Attributes:
+        formats: the formats of files that this version can write, oldest first.
         path: the file, resolved.
         retention_seconds: how long a done event is remembered.
         flushes: listeners that are notified of each transaction.
     """
 
     keeps_bodies = True
+    formats = FORMATS
 
     def __init__(
         self,
@@ -75,24 +82,32 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
     ) -> None:
         self.retention_seconds = check_retention(retention)
         path = Path(path).absolute()  # the working folder may change later
-        self._file = shared_file(path, self.retention_seconds, clock)
+        self._file = shared_file(path, self.retention_seconds, clock, self.formats)
         self._claims, self._inbox = self._file.claims, self._file.inbox
         self._looked: dict[str, tuple[int, int] | None] = {}
         self.path = path.resolve()
         self.flushes = Flushes()
+        self._logged: set[str] = set()
 
     def __str__(self) -> str:
         """Return the URL of the store."""
         return f"sqlite:///{self.path}"
 
     async def open(self) -> None:
-        """Open the file and migrate its schema, or raise StoreError."""
-        await self._run(lambda _: None)  # the writer opens the file
+        """Open the file, and log a warning if its format is not the newest; raises StoreError."""
+        for warning in await self.warnings():
+            if warning not in self._logged:
+                self._logged.add(warning)
+                _log.warning("%s", warning)
 
     async def warnings(self) -> tuple[str, ...]:
-        """Return no warnings; raise StoreError if the file cannot be used."""
-        await self.open()
-        return ()
+        """Warn if the file's format is not the newest; raise StoreError if it cannot be used."""
+        await self._run(lambda _: None)  # the writer opens the file
+        return outdated(self._file.format.number, self.formats)
+
+    async def upgrade(self) -> Upgrade:
+        """Migrate the file to the newest format; see ``UpgradableStore.upgrade``."""
+        return await self._run(self._file.format.upgrade)
 
     async def aclose(self) -> None:
         """Finish the waiting calls and close the file."""

@@ -24,7 +24,7 @@ from ..protocols import Flushes
 from .batch import Job, StepJob, answer, commit, fail
 from .file import GONE, MovedError, OpenFile, log_of
 from .guard import Guard, files_of
-from .schema import check_owner, migrate
+from .schema import FileFormat
 
 _log = get_logger("hookonce.store")
 
@@ -112,15 +112,17 @@ class Writer:
 
     Args:
         maintenance: run from time to time while the file is open.
+        file_format: the format that the file must have.
 
     Attributes:
         log: path of the write-ahead log.
     """
 
-    def __init__(self, path: Path, maintenance: Maintenance) -> None:
+    def __init__(self, path: Path, maintenance: Maintenance, file_format: FileFormat) -> None:
         self.log = log_of(path)
         self._path = path
         self._maintenance = maintenance
+        self._format = file_format
         self._file: OpenFile | None = None
         self._guard: Guard | None = None
         self._creates = True
@@ -263,12 +265,21 @@ class Writer:
         # Do not create a new file in place of a deleted one: an operator may put it back.
         if not self._creates and not self._path.exists():
             raise MovedError(GONE)
-        file = OpenFile(self._path, _prepare, creates=self._creates)
+        file = OpenFile(self._path, self._prepare, self._format.check, creates=self._creates)
         self._leave_guard()
         self._creates = False
         self._syncs = True
         self.log = file.log
         return file
+
+    def _prepare(self, connection: apsw.Connection) -> None:
+        connection.set_busy_timeout(BUSY_MILLISECONDS)
+        self._format.check_file(connection)
+        use_write_ahead_log(connection)
+        connection.execute("PRAGMA synchronous = FULL")
+        # A long read, such as a backup, lets the log grow; the next reset of the log truncates it.
+        connection.pragma("journal_size_limit", _LOG_BYTES_KEPT)
+        self._format.prepare(connection)
 
     def _sync_commits(self, connection: apsw.Connection, syncs: bool) -> None:
         """Set whether the next commits wait for the disk.
@@ -340,16 +351,6 @@ class Writer:
 def reason_of(error: apsw.Error) -> str:
     """Return the reason of an SQLite error, as text for an operator."""
     return next((text for kind, text in _EXPLANATIONS if isinstance(error, kind)), str(error))
-
-
-def _prepare(connection: apsw.Connection) -> None:
-    connection.set_busy_timeout(BUSY_MILLISECONDS)
-    check_owner(connection)
-    use_write_ahead_log(connection)
-    connection.execute("PRAGMA synchronous = FULL")
-    # A long read, such as a backup, lets the log grow; the next reset of the log truncates it.
-    connection.pragma("journal_size_limit", _LOG_BYTES_KEPT)
-    migrate(connection)
 
 
 def use_write_ahead_log(connection: apsw.Connection) -> None:

@@ -1,7 +1,7 @@
 -- Runs the steps in order. An error in a step is the reply to that step only.
 
 local replies = {text(now)}
-local at = 5
+local at = 8
 while at <= #ARGV do
   local step, last = ARGV[at], at + 1 + tonumber(ARGV[at + 1])
   local succeeded, reply = pcall(ops[step], {unpack(ARGV, at + 2, last)})

@@ -2,8 +2,9 @@
 --
 -- All keys of an event are in one shard, and all keys of a shard begin with the same hash tag, KEYS[1]. This file and
 -- the files beside it are joined to one script. ARGV contains the time ('' for the server's own), the retention in
--- seconds, the channel that wakes workers, '1' if the caller waits until the call's writes are durable, and then for
--- each step its name, the number of its arguments and the arguments.
+-- seconds, the channel that wakes workers, '1' if the caller waits until the call's writes are durable, the caller's
+-- format, the number of shards, the name of the field of BASE:m in which the caller is noted, and then for each step its
+-- name, the number of its arguments and the arguments.
 --
 -- Keys of an event; BASE is the hash tag:
 --   BASE:a:<key>  string: its record (records.lua)        expires, unless BASE:i or BASE:l exists
@@ -23,6 +24,8 @@
 --   BASE:h:<endpoint>  list: the lines about its activity
 --   BASE:j:<endpoint>  string: the number of all lines so far
 -- Keys of a shard:
+--   BASE:m             hash: the number of the format, the number of shards, and for each version's newest format as
+--                      'seen:<format>' when a process of it last called (stores/formats.py)
 --   BASE:e             set: the endpoints with a non-empty inbox
 --   BASE:v             zset: the live claims, by the end of their leases
 --   BASE:w             zset: the workers, by the time of their last fetch
@@ -45,7 +48,23 @@ if not now then
   now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 end
 
--- codec.py defines MOST_FAILURES, INTERRUPTED and WORKER_SECONDS before this file, with the values of Python.
+-- codec.py defines MOST_FAILURES, INTERRUPTED, WORKER_SECONDS, SEEN_SECONDS and OLD_SECONDS before this file, with the
+-- values of Python.
+
+-- Compare the format before anything is read or written. A shard without one is new, or its server has lost all data.
+do
+  local about = redis.call('HMGET', base .. ':m', 'format', 'shards', ARGV[7])
+  if not about[1] then
+    redis.call('HSET', base .. ':m', 'format', ARGV[5], 'shards', ARGV[6])
+  elseif about[1] ~= ARGV[5] or about[2] ~= ARGV[6] then
+    return {'M', about[1], about[2] or ''}
+  end
+  local seen = tonumber(about[3] or nil)
+  if not seen or seen > now or seen <= now - SEEN_SECONDS then
+    -- `pcall`, since a server with a full memory refuses this write, but can do the steps.
+    redis.pcall('HSET', base .. ':m', ARGV[7], string.format('%.17g', now))
+  end
+end
 
 local ops = {}
 local HELD, LOST = 'H', 'L'

@@ -1,0 +1,91 @@
+"""Formats of stored records, and how a store changes from one to the next.
+
+A store notes the number of its format, and every call compares it. A version of hookonce knows one
+format or several, the oldest first. It gives a new store its newest format. In an existing store it
+writes the format that it finds, so that processes of the version before can use the store too, and
+an operator can go back to that version. Only ``upgrade`` raises the number, after every process of
+an older version has ended. A process that does not know the number that it finds reads and writes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from ..errors import StoreError
+from .protocols import WORKER_SECONDS
+
+SEEN_SECONDS = 10.0
+"""How often a process in use notes in its store that it runs."""
+
+OLD_SECONDS = WORKER_SECONDS + SEEN_SECONDS
+"""A process counts as running for this long after its last note, or for the longest live lease."""
+
+
+class FormatError(StoreError):
+    """The store has a format, or a number of shards, with which this process must not use it."""
+
+
+class Upgrade(NamedTuple):
+    """What ``UpgradableStore.upgrade`` has done.
+
+    Attributes:
+        before: the number of the store's format before the call.
+        after: the number now; the same if the store had the newest format already.
+    """
+
+    before: int
+    after: int
+
+
+@runtime_checkable
+class UpgradableStore(Protocol):
+    """A store that notes the number of its format."""
+
+    async def upgrade(self) -> Upgrade:
+        """Raise the store to the newest format that this version knows.
+
+        After that, processes of an older version get StoreError.
+
+        Raises:
+            StoreError: an older version has used the store lately, or the store failed. The store
+                is as before; of several shards, some may have the new format.
+        """
+        ...
+
+
+def unknown(found: int, known: Sequence[int]) -> FormatError:
+    """Return the error of a process that does not know the format of its store."""
+    if found > known[-1]:
+        return FormatError(
+            f"the store has format {found}, and this version of hookonce knows formats up to"
+            f" {known[-1]}; upgrade hookonce here, as in the other processes"
+        )
+    return FormatError(
+        f"the store has format {found}, and this version of hookonce knows formats from"
+        f" {known[0]} on; run a version that knows both, and `hookonce store upgrade`"
+    )
+
+
+def outdated(found: int, known: Sequence[int]) -> tuple[str, ...]:
+    """Return a warning if the store has an older format than this version knows, else nothing."""
+    if found >= known[-1]:
+        return ()
+    text = (
+        f"the store has format {found}, so processes of an older version can use it too; when none"
+        f" runs and you do not want to go back, raise it to {known[-1]}: `hookonce store upgrade`"
+    )
+    return (text,)
+
+
+def in_use(seconds: float) -> StoreError:
+    """Return the refusal of an upgrade.
+
+    Args:
+        seconds: how long ago an older version has used the store.
+    """
+    return StoreError(
+        f"a process of an older version of hookonce used the store {seconds:.0f} s ago; stop all"
+        " such processes, wait until their leases have ended (usually 40 s), and repeat"
+    )
