@@ -1,8 +1,9 @@
 """Receive signed webhooks: verify each, handle each once, lose none.
 
-The names below are public, and so is what else ``hookonce guide api`` lists. The modules
-``errors``, ``events``, ``operations``, ``resources`` and ``testing`` need no import of their own.
-A name is imported when it is first used: who verifies alone loads no framework and no models.
+The names below are public, and so are all other names that ``hookonce guide api`` lists. The
+modules ``errors``, ``events``, ``operations``, ``resources`` and ``testing`` need no import of
+their own. A name is imported when it is first used: a program that only verifies loads no framework
+and no models.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 _PUBLIC_MODULES = {"errors", "events", "operations", "resources", "testing"}
 
 
-if not TYPE_CHECKING:  # else a type checker would accept misspelt names
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept misspelt names
 
     def __getattr__(name: str) -> object:
         if name in _PUBLIC_MODULES:

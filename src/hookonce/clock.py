@@ -16,7 +16,7 @@ from typing import TypeAlias
 Clock: TypeAlias = Callable[[], float]
 """A function that returns the Unix time in seconds."""
 
-# A million years: only a damaged record, for example, gives a longer duration.
+# A million years: only a damaged record gives a longer duration.
 _LONGEST_SECONDS = 1e6 * 366 * 86_400
 
 
@@ -29,7 +29,7 @@ class ManualClock:
     """A clock for tests: it stands still until it is moved.
 
     Args:
-        now: what it shows at first: an aware ``datetime`` or Unix seconds; None for the present
+        now: the time at the start: an aware ``datetime`` or Unix seconds; None for the present
             time.
     """
 

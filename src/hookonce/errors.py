@@ -189,7 +189,8 @@ _NO_MATCH = Refusal.NO_MATCHING_SIGNATURE
 def unmatched() -> VerificationError:
     """Return the error for a well-formed delivery whose signature does not match.
 
-    An attacker can cause it in large numbers, so it skips ``__init__``: ``__new__`` sets ``args``.
+    An attacker can cause many of these errors, so this skips ``__init__``; ``__new__`` sets
+    ``args``.
     """
     return _new(VerificationError, _NO_MATCH, None)
 

@@ -184,7 +184,8 @@ class EventParser:
         self._known: TypeAdapter[Event[Any]] = TypeAdapter(
             Annotated[union, Field(discriminator="type")]
         )
-        # Pydantic defers a class that it cannot build. Build it now: else the first delivery fails.
+        # Pydantic delays a class that it cannot build yet. Build it now, or the first delivery
+        # would fail.
         self._known.rebuild()
 
     def parse(self, body: bytes, message_id: str | None = None) -> Event[Any]:
@@ -201,7 +202,7 @@ class EventParser:
         event: Event[Any]
         try:
             try:
-                # Call the validator: the adapter's own `validate_json` does the same more slowly.
+                # Call the validator directly, because the adapter's own `validate_json` is slower.
                 event = self._known.validator.validate_json(body)
             except ValidationError as error:
                 event = self._reread(body, error)

@@ -1,8 +1,8 @@
 """The loggers of the package, with a filter that escapes control characters.
 
-Log lines contain text from outside: paths, ids, types, header values and errors of handlers. In it
-a line break could forge a log line, and an escape sequence could hide one on a terminal. A filter
-on each logger escapes both in every call.
+Log lines contain text from outside: paths, ids, types, header values and errors of handlers. In
+this text a line break could forge a log line, and an escape sequence could hide a log line on a
+terminal. A filter on each logger escapes both.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _indented(error: BaseException) -> str | None:
     """
     lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
     if all(map(str.isprintable, lines)) and not any(map(_has_lines, _chain(error))):
-        return None  # then the application's own formatter may format the traceback
+        return None  # with None, the application's own formatter may format the traceback
     return "\n".join(f"  {printable(line)}" for line in lines)
 
 

@@ -65,7 +65,7 @@ class Outcome:
 
     Attributes:
         status: the HTTP status; never a 3xx, never 410.
-        reason: what became of it: a ``Reason``, or the ``Refusal`` of a delivery not genuine.
+        reason: the result of the delivery: a ``Reason``; or a ``Refusal`` if it is not genuine.
         headers: headers of the answer beside those that describe its body.
 
     Raises:
@@ -112,7 +112,7 @@ BROKEN = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.INTERNAL_ERROR)
 
 
 def later(reason: Reason, after_seconds: float | None = None) -> Outcome:
-    """Return a 503 with Retry-After, by default the sender's own first delay."""
+    """Return a 503 with Retry-After; by default the value is the sender's own first delay."""
     seconds = _RETRY_AFTER_SECONDS if after_seconds is None else after_seconds
     return Outcome(
         HTTPStatus.SERVICE_UNAVAILABLE, reason, {"retry-after": str(max(1, ceil(seconds)))}

@@ -195,7 +195,8 @@ class Resource(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="allow",
-        allow_inf_nan=False,  # pydantic's JSON parser accepts NaN, and NaN makes comparisons false
+        # Pydantic's JSON parser accepts NaN, and every comparison with NaN is false.
+        allow_inf_nan=False,
         alias_generator=to_camel,
         validate_by_name=True,
         validate_by_alias=True,

@@ -6,7 +6,7 @@ ANSWER_SECONDS = 10.0
 """How long the sender waits for an answer (Limits: Webhook answer time)."""
 
 RETRY_SECONDS = (30.0, 120.0, 600.0, 1800.0, 3600.0, 10_800.0, 21_600.0, 43_200.0)
-"""The waits before attempts 2, 3, 4 and so on (Events: Delivery behaviour)."""
+"""The seconds before attempts 2, 3, 4 and so on (Events: Delivery behaviour)."""
 
 RETRY_JITTER = 0.1
 """The random part of each wait (Events: Delivery behaviour, "give or take 10 percent")."""
@@ -24,7 +24,7 @@ hours, and one more hour allows for clocks and slow answers."""
 
 DISABLING_SECONDS = 72 * 3600.0
 DISABLING_FAILURES = 10
-"""The sender disables an endpoint at both limits together (Limits: Disable threshold)."""
+"""The sender disables an endpoint that has reached both limits (Limits: Disable threshold)."""
 
 LOG_SECONDS = 14 * 86_400.0
 """How long the sender keeps its delivery log (Limits: Delivery log retention)."""

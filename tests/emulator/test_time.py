@@ -331,7 +331,7 @@ async def test_settle_waits_for_later_attempts_in_flowing_time() -> None:
 
 async def test_advance_refuses_to_move_flowing_time() -> None:
     async with EmulatedService(Recorder(), speed=10) as service:
-        with pytest.raises(RuntimeError, match="flows by itself"):
+        with pytest.raises(RuntimeError, match="passes by itself"):
             await service.advance(hours=1)
 
 

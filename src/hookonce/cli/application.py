@@ -79,7 +79,7 @@ def application_of(
 
 
 def _beside(named: ASGIApp, routes: Iterable[Route]) -> ASGIApp:
-    """Return an application that answers ``routes``, and passes other requests to ``named``."""
+    """Return an application that answers at ``routes``, and passes other requests to ``named``."""
     with_routes = application(routes, _no_lifespan, named)
 
     async def whole(scope: Scope, receive: Receive, send: Send) -> None:

@@ -36,7 +36,8 @@ class Tally:
     """The counts of a run.
 
     Attributes:
-        deliveries: an event has one for each subscribed endpoint.
+        deliveries: the number of deliveries; an event has one delivery for each subscribed
+            endpoint.
         delivered: deliveries with an attempt that was answered 2xx.
         dead_letters: deliveries that the receiver answered 2xx and keeps as dead letters.
         duplicates: genuine copies beyond the schedule.

@@ -109,7 +109,8 @@ def chaos(
     output = Output(as_json=as_json)
     seed = randbelow(2**31) if seed is None else seed
     mode = {None: Mode.AS_IT_IS, True: Mode.INBOX, False: Mode.INLINE}[with_inbox]
-    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # do not log injected faults
+    # Keep injected faults out of the log.
+    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)
     logging.getLogger().addHandler(logging.NullHandler())  # nor print what libraries log
     passed = True
     with terminated_as_interrupted(), output.progress("chaos") as moved:

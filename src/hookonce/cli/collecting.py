@@ -1,4 +1,4 @@
-"""How often the garbage collector runs in a long-running command."""
+"""Makes the garbage collector run less often in a long-running command."""
 
 from __future__ import annotations
 

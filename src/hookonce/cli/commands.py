@@ -41,7 +41,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            # click declares `message` final, but no other place sees every message.
+            # click declares `message` final, but only here does the command see every message.
             error.message = printable(error.message, keep=LAYOUT)  # type: ignore[misc]
             raise
         except KeyboardInterrupt:
@@ -50,7 +50,7 @@ class _Commands(click.Group):
             refused = _refused(error)
             if refused is None:
                 raise
-            # Leave a closed pipe to click, which ends the command without a message.
+            # click handles a closed pipe: it ends the command without a message.
             if refused.errno == errno.EPIPE:
                 raise refused from None
             _forget_output()

@@ -1,11 +1,12 @@
-"""The connections of a server: how many there may be, and which the server closes first.
+"""Limits the connections of a server, and chooses which connections to close first.
 
 A sender opens a connection and sends its whole request at once. So if there are too many
-connections, the server closes those that it waits for: first the longest without a request, then
-the longest without the rest of a body. It refuses a new connection only if it is answering all.
+connections, the server closes connections on which it waits for data: first the connections that
+have waited longest for a request, then those that have waited longest for the rest of a body. It
+refuses a new connection only if it is answering on all others.
 
-uvicorn bounds bodies, because it stops reading. With httptools it bounds nothing else. This module
-bounds the rest: heads, trailers and chunk extensions, and requests sent before the last answer.
+uvicorn limits bodies, because it stops reading. With httptools it limits nothing else. This module
+limits heads, trailers, chunk extensions, and requests that are sent before the last answer.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _OTHER_FILES = 256  # how many files the store, the log and the interpreter open
 
 
 class Connections:
-    """The open connections of a server, in the order in which their current request or wait began.
+    """The open connections of a server, ordered by the time at which their request or wait began.
 
     Args:
         most: how many there may be.
@@ -65,7 +66,7 @@ class Connections:
         return type("_Connection", (_Connection,), {"others": self})
 
     def add(self, connection: _Connection, now: float) -> bool:
-        """Add a new connection; return False if there are too many and none could be closed."""
+        """Add a new connection; return False if there are too many and none can be closed."""
         has_room = len(self._waiting) + len(self._asking) < self._most
         if not has_room:
             self._warn(now)
@@ -110,7 +111,7 @@ class Connections:
                 connection.close()
 
     def _warn(self, now: float) -> None:
-        """Log that there are too many connections, but once a minute at most."""
+        """Log that there are too many connections, at most once a minute."""
         if now >= self._next_warning:
             self._next_warning = now + _WARNING_SECONDS
             _log.warning(
@@ -130,7 +131,7 @@ class Connections:
 
 
 class _ExcessError(Exception):
-    """Raised inside the parser, to stop it, when a client exceeds a limit."""
+    """Raised to stop the parser when a client exceeds a limit."""
 
 
 class _Connection(HttpToolsProtocol):
@@ -150,7 +151,7 @@ class _Connection(HttpToolsProtocol):
         return self.cycle.more_body and not self.cycle.response_started
 
     def make_room(self) -> None:
-        """Close the connection; answer its request first, if there is one."""
+        """Close the connection to make room; first answer its request, if there is one."""
         if self._is_answering:
             self._close_with(_refusal(OVERLOADED))
         else:
@@ -201,7 +202,7 @@ class _Connection(HttpToolsProtocol):
         self._framing_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header field; drop a trailer, which the application would take for a header."""
+        """Keep a header field, but drop a trailer: the application would treat it as a header."""
         if self._in_head:
             self._check(len(self.headers) < _MOST_FIELDS)
             super().on_header(name, value)

@@ -104,8 +104,8 @@ def list_dead_letters(
 ) -> None:
     """List dead letters, oldest first; --since compares when they were buried.
 
-    An event in the state "kept" is not a dead letter yet: the sender may deliver it again until the
-    time in the first column.
+    An event in the state "kept" is not a dead letter yet: until the time in the first column the
+    sender may deliver it again.
     """
     shown = None if every else limit
     print_list(_DEAD_LETTERS, store_url, shown, as_json=as_json, reason=reason, **wanted)
@@ -263,7 +263,7 @@ class _Replaying:
     async def _replay_named(
         self, receiver: Receiver, event_ids: Sequence[str], last: Receiver
     ) -> list[str]:
-        """Replay those events that are dead letters of this receiver; return the ids of the others.
+        """Replay the events that are dead letters of this receiver; return the other ids.
 
         The last receiver tries all ids, so that unknown ids are reported.
         """

@@ -85,7 +85,8 @@ def demo(
     Exits 0 only if every outcome was right.
     """
     url = chosen_url(store_url, store_file)
-    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # the demo prints the outcomes
+    # No log: the demo prints the outcomes.
+    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)
     with terminated_as_interrupted(), TemporaryDirectory(prefix="hookonce-demo-") as folder:
         store = named_store(url or f"sqlite:///{folder}/demo.db")
         if not run(_Demonstration(store, Output(as_json=as_json), with_inbox=with_inbox).run()):
@@ -101,7 +102,8 @@ class _Demonstration:
         self._receiver = Receiver(
             secrets=self._secrets,
             store=store,
-            endpoint=f"demo-{token_hex(4)}",  # new: the store may know an earlier demo's ids
+            # A new name: the store may know the ids of an earlier demo.
+            endpoint=f"demo-{token_hex(4)}",
             inbox=Inbox(max_attempts=_MAX_ATTEMPTS, backoff=0.2) if with_inbox else None,
         )
         self._receiver.on(*EVENT_CLASSES, name="demo")(self._handle)
@@ -297,11 +299,11 @@ class _Demonstration:
         self._output.record({**counts, "right": right}, f"\n{line}", style)
 
     async def _discard_all(self) -> None:
-        """Discard all dead letters of the demo; the store deletes its other records by itself."""
+        """Discard all dead letters of the demo; the store removes other records after a time."""
         for one in await self._receiver.dead.list():
             await self._receiver.dead.discard(one.delivery.event_id)
 
 
 def _event(event_type: str, event_id: str | None = None) -> OutgoingEvent:
-    event_id = event_id or f"evt_{token_hex(5)}"  # an id that is short enough for its column
+    event_id = event_id or f"evt_{token_hex(5)}"  # short enough for the column of ids
     return OutgoingEvent(event_id, event_type, event_body(event_type, event_id=event_id))

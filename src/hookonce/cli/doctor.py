@@ -38,7 +38,7 @@ from .output import Output, json_option
 from .statuses import Status
 
 _Found: TypeAlias = tuple[str, list[Finding]]
-"""The name of an endpoint, and what the doctor found about its receiver."""
+"""The name of an endpoint, and the doctor's findings about its receiver."""
 
 _STYLES = {Level.OK: "green", Level.NOTE: "", Level.WARNING: "yellow", Level.FAULT: "bold red"}
 
@@ -75,7 +75,8 @@ def doctor(
     """
     host = _host_of(url)
     output = Output(as_json=as_json)
-    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)  # the findings report the errors
+    # No log: the findings report the errors.
+    logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)
     # Keep the application's own output out of the report.
     with contextlib.redirect_stdout(sys.stderr):
         subjects = _load(target, url, factory=factory)

@@ -45,7 +45,7 @@ class PacedEmitter:
 
     Args:
         moments: the moments of the events, in seconds after the first.
-        waits: wait for an active endpoint while there is none; else stop.
+        waits: whether to wait for an active endpoint if there is none; otherwise the emitter stops.
     """
 
     def __init__(self, service: EmulatedService, moments: Iterator[float], *, waits: bool) -> None:

@@ -1,4 +1,4 @@
-"""The end of a command that runs handlers: after a signal, and with running threads."""
+"""Ends a command that runs handlers: after a signal, or while handlers still run in threads."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def terminated_as_interrupted() -> Iterator[None]:
 
 
 def end_with_its_threads(what_follows: str = "their events will be retried") -> None:
-    """Exit now if sync handlers still run in threads; else return.
+    """Exit now if sync handlers still run in threads; otherwise return.
 
     The interpreter would wait for these threads at its exit. Each handler's event is free again
     when its lease ends.

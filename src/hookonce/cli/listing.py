@@ -30,7 +30,7 @@ NOT_FOUND = "not found"
 # Read pages of this size, because a store may block other calls while it reads a page.
 _PAGE = 500
 
-# How many calls run at the same time: a store puts them into one commit or one round trip.
+# How many calls run at the same time: a store sends them in one commit or one round trip.
 _AT_ONCE = 256
 
 # Count at most this many events behind a filter, because the store must read each of them.
@@ -145,7 +145,7 @@ def print_list(
                 more, least = _MOST_COUNTED, "more than "
         else:
             more = events.count(await store.stats(endpoint=endpoint)) - shown
-        # Use standard error, because a program may parse standard output.
+        # Print this to standard error, because a program may parse standard output.
         if more > 0:
             click.echo(f"{least}{more} more; --all lists them", err=True)
 
@@ -241,7 +241,8 @@ def change_selected(
 ) -> None:
     """Change the events with these ids; without ids, the events that ``is_wanted`` selects.
 
-    Exits with 1 if an id is not found. A listed event that is gone meanwhile is no failure.
+    Exits with 1 if an id is not found. If a listed event is removed before its turn, that is no
+    failure.
 
     Args:
         change: changes one event, and returns the result to print.
@@ -269,9 +270,9 @@ def change_selected(
 async def _named_keys(
     events: EventList[E], store: InboxStore, event_ids: Sequence[str], endpoint: str | None
 ) -> list[DeliveryKey]:
-    """Return the keys of these events at one endpoint, or at all endpoints if it is None.
+    """Return the keys of these events, at one endpoint, or with None at all endpoints.
 
-    An unknown id gets the default endpoint, where the change will not find it either.
+    The key of an unknown id has the default endpoint: the change will report it as not found.
     """
     if endpoint is not None:
         return [delivery_key(endpoint, event_id) for event_id in event_ids]

@@ -55,7 +55,7 @@ def unchecked_secrets(path: Path | None) -> tuple[str, ...]:
 def stand_in_secrets() -> Iterator[None]:
     """Set a new secret in the environment during the block, if none is set.
 
-    A command that verifies nothing can then import a module that reads its secrets at import.
+    A command that needs no secrets can then import a module that reads its secrets at import.
     """
     before = os.environ.get(SECRETS_VARIABLE)
     if before:

@@ -110,7 +110,7 @@ class TextLines(logging.Formatter):
         """Return the line, followed by its traceback if there is one to print."""
         if record.exc_info is None or self._tracebacks.is_wanted(record.exc_info[1]):
             return super().format(record)
-        without = copy(record)  # other handlers get the whole record
+        without = copy(record)  # change a copy, because other log handlers get the same record
         without.exc_info = without.exc_text = None
         return super().format(without) + _OMITTED
 
@@ -136,7 +136,7 @@ class JsonLines(logging.Formatter):
             "message": printable(record.getMessage()),
         }
         line |= {name: one for name, one in vars(record).items() if name not in _STANDARD}
-        line.pop("color_message", None)  # uvicorn's copy of the message with colours
+        line.pop("color_message", None)  # uvicorn adds a copy of the message with colours
         if record.exc_info and self._tracebacks.is_wanted(record.exc_info[1]):
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)

@@ -184,7 +184,7 @@ class Output:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Raise the error again; rich would end the process in the middle of a task."""
+        """Raise the error again: otherwise rich would end the process in the middle of a task."""
         raise  # noqa: PLE0704 - rich calls this in its except block
 
 

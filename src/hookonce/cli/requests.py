@@ -20,7 +20,7 @@ from hookonce.logs import get_logger
 _log = get_logger("hookonce.requests")
 
 _PERIOD_SECONDS = 60.0
-_MOST_PLACES = 100  # a limit, because strangers choose the paths
+_MOST_PLACES = 100  # limited, because strangers choose the paths
 _SHOWN_PLACES = 3
 _MOST_PATH_CHARACTERS = 100
 
@@ -87,7 +87,7 @@ class RequestLog:
                 self._next_summary.cancel()
                 self._summarise()
             return
-        status = int(HTTPStatus.INTERNAL_SERVER_ERROR)  # the answer if the application raises
+        status = int(HTTPStatus.INTERNAL_SERVER_ERROR)  # the status if the application raises
 
         async def noting(message: Message) -> None:
             nonlocal status

@@ -1,9 +1,9 @@
 """``hookonce endpoints rotate``: replace an endpoint's secret while deliveries go on.
 
 For 24 hours after a rotation every delivery carries two signatures (interface, Events: secret
-rotation). Nothing is lost if the receiver keeps the old secret until it knows the new one, and
-knows the new one within that day. Every step but the request for a secret can be repeated, and
-that request is sent only if the file shows no open rotation.
+rotation). No delivery is lost if the receiver gets the new secret within that day, and keeps the
+old secret until then. Every step can be repeated, except the request for a new secret. That request
+is sent only if the file shows no open rotation.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class _Rotation:
 
 
 def _removable(rotation: OpenRotation) -> datetime:
-    """Return from when on all deliveries signed only by the old secret are too old to accept."""
+    """Return the time after which deliveries with only the old signature are too old to accept."""
     return rotation.at + timedelta(seconds=TOLERANCE_SECONDS)
 
 

@@ -81,7 +81,8 @@ class SecretsFile:
             BlockingIOError: another command holds the lock.
             OSError: the folder cannot be opened.
         """
-        # A lock on the file would not exclude the next command, because the file is replaced.
+        # Lock the folder: a lock on the file would not stop another command, because commands
+        # replace the file.
         self._folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,8 +106,8 @@ class SecretsFile:
                 text: str | None = file.read().decode()
         except FileNotFoundError:
             return ""
-        # Raise after this block: an error raised here would carry the UnicodeDecodeError, which
-        # contains the secrets, as its context.
+        # Raise after this block. An error that is raised here would have the UnicodeDecodeError as
+        # its context, which contains the secrets.
         except UnicodeDecodeError:
             text = None
         if text is None:
@@ -154,7 +155,7 @@ class SecretsFile:
 
 
 def _open(path: str, flags: int) -> int:
-    # O_NONBLOCK: opening a named pipe would wait for the other end.
+    # O_NONBLOCK, because opening a named pipe would wait for its other end.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 

@@ -28,7 +28,7 @@ from .statuses import Nothing, Status
 
 _LOOK_SECONDS = 0.1
 
-# A proxy named in the environment cannot reach this machine.
+# Ignore proxies that the environment names: a proxy cannot reach this machine.
 _WITHOUT_PROXY = dict.fromkeys(("all://127.0.0.1", "all://localhost", "all://[::1]"))
 
 
@@ -112,7 +112,7 @@ def send(
 
     For example: hookonce send comment.received --url http://127.0.0.1:8000/webhooks
     """
-    # The newest secret: during a rotation the service signs with it too.
+    # Sign with the newest secret, as the service does during a rotation too.
     secret = load_secrets(secrets_file)[0]
     if body_file is not None and changes:
         raise click.UsageError("--set changes the sample; with --body there is none")
@@ -134,7 +134,7 @@ def send(
             request = signed_request(body, secret, message_id=event_id, attempt=attempt, skew=skew)
             if tamper:
                 request = request.tampered()
-            # All copies get the id of the first.
+            # All copies get the id of the first copy.
             event_id = request.headers["webhook-id"]
             response = _posted(client, url, request, until=until)
             milliseconds = response.elapsed.total_seconds() * 1000

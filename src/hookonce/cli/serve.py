@@ -217,7 +217,7 @@ def serve(
         host=host,
         port=port,
         http=connections.protocol(),
-        ws="none",  # `Connections` does not count WebSockets
+        ws="none",  # no WebSockets, because `Connections` does not count them
         backlog=_BACKLOG,
         log_config=log_settings(log_level, log_format, every_traceback=log_tracebacks),
         proxy_headers=proxy_headers,
@@ -245,7 +245,7 @@ def serve(
     )
     # At a signal uvicorn shuts down, then raises the same signal again. Ignore the second signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    # SystemExit: the port is taken
+    # uvicorn raises SystemExit if the port is taken
     with refused or nullcontext(), suppress(KeyboardInterrupt, SystemExit):
         server.run(listeners)
     if not server.started:

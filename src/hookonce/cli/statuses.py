@@ -43,6 +43,6 @@ class CannotBegin(click.ClickException):
 
 
 class Nothing(click.ClickException):
-    """Ends a command whose object does not exist or whose server does not answer."""
+    """Ends a command if its event or endpoint does not exist, or if its server does not answer."""
 
     exit_code = Status.FOUND

@@ -45,8 +45,8 @@ def store_argument(ids: str = "") -> Callable[[Callable[..., None]], Callable[..
     """Return a decorator that adds the parameters ``store_url`` and ``event_ids`` to a command.
 
     The store is a URL or MODULE:NAME, a receiver that uses it. It is the first argument, in the
-    file of --store-file, or in the environment. With a file every argument is an id; with the
-    environment every argument that is no URL.
+    file of --store-file, or in the environment. With a file, every argument is an id. With the
+    environment, every argument that is not a URL is an id.
 
     Args:
         ids: the name of the ids in the help; without it the command takes no ids.

@@ -78,7 +78,8 @@ class Member:
         Args:
             end_seconds: how long its shutdown may take before the supervisor kills it.
         """
-        with suppress(OSError):  # if the supervisor has ended, the other thread ends this process
+        # Ignore the end of the supervisor here: the other thread notices it and ends this process.
+        with suppress(OSError):
             self._line.sendall(f"{os.getpid()} {end_seconds}\n".encode())
 
     def _end_with_supervisor(self) -> None:
@@ -91,9 +92,9 @@ def supervised(count: int, announcement: str, listeners: Sequence[socket.socket]
     """Fork ``count`` processes and return in each of them; the calling process never returns.
 
     A process that cannot start ends all of them, with its exit status. A process that dies later is
-    replaced: after growing pauses if processes keep dying soon after their start. If five of them
-    do, and none is stable, the command ends. The first SIGTERM or SIGINT shuts all of them down,
-    the second kills them.
+    replaced: after growing pauses if processes keep dying soon after their start. If five processes
+    die soon, and no process is stable, the command ends. The first SIGTERM or SIGINT shuts all of
+    them down, the second kills them.
 
     Args:
         announcement: what the log says when the first process is ready.
@@ -128,7 +129,7 @@ class _Supervisor:
         self._last_failure = -inf
         self._next_start = -inf
         self._status = 0
-        self._deadline: float | None = None  # when the shutdown must be over
+        self._deadline: float | None = None  # the time at which the shutdown must be over
 
     def run(self) -> Member:
         before = {number: signal.signal(number, self._note_signal) for number in _SIGNALS}
@@ -209,7 +210,7 @@ class _Supervisor:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            self._read_reports(0)  # read what the process reported before it died
+            self._read_reports(0)  # read the process's last reports first
             process = self._processes.pop(pid, None)
             if process is not None:
                 self._note_end(pid, process, os.waitstatus_to_exitcode(status))
@@ -272,7 +273,7 @@ class _Supervisor:
         self._status = status
         longest = max((one.end_seconds for one in self._processes.values()), default=0.0)
         self._deadline = time.monotonic() + longest
-        for listener in self._listeners:  # no process accepts connections any more
+        for listener in self._listeners:  # close the port: no process accepts connections any more
             listener.close()
         self._send(signal.SIGTERM)
 

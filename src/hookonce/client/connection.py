@@ -143,14 +143,16 @@ class Connection:
         self._watch = watch
         self._http = httpx2.AsyncClient(
             transport=transport,
-            timeout=None,  # `_exchange` has one time limit for the whole exchange
-            # The storage may be on the service's domain, and must not get the service's cookies.
+            timeout=None,  # no limit here: `_exchange` limits the whole exchange
+            # Send no cookies: the storage may be on the service's domain, but must not get its
+            # cookies.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             follow_redirects=False,
             # A proxy named in the environment cannot reach this machine.
             trust_env=not _is_this_machine(self._host),
         )
-        self._is_traced = transport is None  # another transport may not support the trace extension
+        # Only httpx2's own transport surely supports the trace extension.
+        self._is_traced = transport is None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def aclose(self) -> None:
@@ -200,8 +202,9 @@ class Connection:
 
         Args:
             media_id: for the error.
-            url: named by the service; secret, because anybody who has it may write there.
-            headers: named by the service; headers of the connection are left out.
+            url: the address that the service names. It is secret: anybody who knows it may write
+                there.
+            headers: the headers that the service asks for; headers of the connection are left out.
             seconds: how long the whole upload may take.
 
         Raises:
@@ -218,7 +221,8 @@ class Connection:
         # `httpx2.AsyncClient.build_request` would add the client's own headers.
         sent = {**given, "content-length": str(size)}
         request = httpx2.Request(method, address, headers=sent, content=file)
-        request.url = address  # httpx2's copy of the URL would show the path in the log
+        # Replace httpx2's copy of the URL, which would show the path in the log.
+        request.url = address
         is_free = self._service_is_private or address.host == self._host
         result = await self._exchange(request, seconds, _Way(request, may_reach_private=is_free))
         if isinstance(result, _NoAnswer):
@@ -354,7 +358,8 @@ class _Way:
         """Record a step of httpx2; raise ``_PrivateAddressError`` to stop a forbidden upload."""
         match event.partition(".")[2]:
             case "connect_tcp.started":
-                self._is_direct = info["host"] == self._host  # a different host is a proxy
+                # If the connection leads to a different host, that host is a proxy.
+                self._is_direct = info["host"] == self._host
             case "connect_tcp.complete":
                 self._stream = info["return_value"]
                 peer = self._stream.get_extra_info("server_addr")
@@ -362,7 +367,7 @@ class _Way:
                 if self.reached_private and not self._may_reach_private:
                     raise _PrivateAddressError
             case "send_request_headers.started":
-                self._stream = None  # from now on, the pool of httpx2 closes the connection
+                self._stream = None  # from now on, httpx2's pool will close the connection
                 self.was_sent = self.was_sent or info["request"].method != b"CONNECT"
 
     async def end(self) -> None:
@@ -432,7 +437,7 @@ class _Failure:
         status: the HTTP status; None if no answer came.
         retry_after: the seconds of the Retry-After header, or None.
         is_certain: whether the service certainly did nothing.
-        is_lasting: whether a repetition would fail too.
+        is_lasting: whether a repetition would fail in the same way.
     """
 
     error: ClientError

@@ -1,4 +1,4 @@
-"""Names of a post's fields: old names become new names, and misspelt names are refused.
+"""Replaces deprecated names of a post's fields, and refuses misspelt names.
 
 An old name is accepted with a warning and sent under the new name (interface, Versioning: 5).
 """

@@ -40,7 +40,7 @@ class NoAnswerError(ClientError):
     Attributes:
         method: the HTTP method.
         path: the path without its query.
-        reason: what happened instead.
+        reason: why no answer came.
         may_have_arrived: whether the service may have carried out the request. If true, check
             before you repeat it; if false, the service did nothing.
     """

@@ -25,7 +25,8 @@ def texts(name: str, values: Iterable[str]) -> list[str]:
     Raises:
         TypeError: it is a single text, which Python would split into letters, or not a list of
             texts.
-        ValueError: a text is empty, perhaps a variable that is not set: it would select everything.
+        ValueError: a text is empty, perhaps because a variable is not set; an empty filter would
+            select everything.
     """
     listed = [values] if isinstance(values, str | bytes) else [*values]
     if isinstance(values, str | bytes) or not all(isinstance(one, str) for one in listed):

@@ -202,7 +202,7 @@ async def _pieces(source: _Bytes) -> AsyncIterator[bytes]:
         async for piece in source:
             yield piece
     else:
-        # In a thread: a slow disk must not block the event loop.
+        # Read in a thread, because a slow disk must not block the event loop.
         while piece := await asyncio.to_thread(source.read, _PIECE_BYTES):
             yield piece
 

@@ -54,7 +54,7 @@ class Posts:
         Args:
             status: only posts of this status.
             channels: only posts for any of these channels.
-            q: sent as it is; the interface does not show what it selects.
+            q: sent unchanged; the interface does not show what it selects.
             sort: likewise.
             from_: likewise.
             to: likewise.
@@ -80,7 +80,7 @@ class Posts:
         return (await self._connection.ask(operation, Item[SavedPost])).data
 
     async def validate(self, post: PostLike) -> ValidationResult:
-        """Check whether the service would accept a post; nothing is saved."""
+        """Check whether the service would accept a post, without creating it."""
         body = current_names(post)
         operation = Operation("POST", "/v1/posts/validate", body=body, is_repeatable=True)
         return (await self._connection.ask(operation, Item[ValidationResult])).data

@@ -43,7 +43,7 @@ class QuotaWatch:
         self.current: Quota | None = None
 
     def note(self, headers: Mapping[str, str]) -> None:
-        """Read an answer's headers; headers without a quota change nothing."""
+        """Read the quota from an answer's headers; headers without a quota change nothing."""
         limit, remaining = (
             headers.get(f"x-ratelimit-{name}", "").strip() for name in ("limit", "remaining")
         )

@@ -19,7 +19,7 @@ ADMIN = "admin"
 ROLES = ("viewer", "contributor", "editor", ADMIN)
 """The roles of keys (interface, Authentication 5)."""
 
-_PREFIX_LENGTH = 4  # how many characters of a key's secret part the interface shows
+_PREFIX_LENGTH = 4  # the interface shows this many characters of a key's secret part
 _DAY_SECONDS = 86_400
 
 

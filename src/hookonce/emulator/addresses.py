@@ -1,4 +1,4 @@
-"""The check of an endpoint's URL: the service delivers only to public addresses.
+"""Checks the URL of an endpoint: the service delivers only to public addresses.
 
 "The endpoint URL must use https and resolve to a public address. A private-network address is
 refused with code webhook.url_private" (interface, Events: rule 3).

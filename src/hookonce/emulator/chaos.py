@@ -54,7 +54,7 @@ _KEEPS_OUT = frozenset(
         Disturbance.CLOCK_SKEW,
     }
 )
-"""The disturbances that can make an attempt fail even at a correct receiver."""
+"""The disturbances that can make an attempt fail even if the receiver is correct."""
 
 # Disturbances in `_KEEPS_OUT` affect no attempt after this one. All later attempts arrive, so that
 # the receiver is at fault if an event is lost after nine attempts.
@@ -128,7 +128,7 @@ _DRAWN: Mapping[Disturbance, Callable[[Disturbance, Random], Plan]] = {
     Disturbance.ROTATION: lambda kind, _: Plan(kind, rotates=True),
     Disturbance.FLOOD: lambda kind, r: Plan(kind, forgeries=r.randint(10, 40)),
 }
-"""Functions that draw the plan of an attempt; a burst needs none: it affects several events."""
+"""Functions that draw the plan of an attempt; a burst affects several events and has no plan."""
 
 
 def plan_of(chaos: Chaos, seed: int, delivery: int, attempt: int) -> Plan:

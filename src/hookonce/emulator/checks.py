@@ -75,7 +75,7 @@ class PostFindings:
 
 
 def require_allowed(post: PostRow, step: PostStep) -> None:
-    """Raise RefusedError if the status of a post does not allow a step."""
+    """Raise RefusedError if a post, because of its status, does not allow a step."""
     code = POST_CONFLICTS.get((post.status, step))
     if code is not None:
         raise refused(code)
@@ -85,7 +85,7 @@ def check(post: PostRow, mode: PostMode, workspace: WorkspaceState, now: float) 
     """Run all checks of a post and return their results.
 
     Args:
-        post: the post as it would be saved; ``scheduled_at`` is the time in the request.
+        post: the post as the request describes it; ``scheduled_at`` is the time in the request.
     """
     targets = [target for target in post.targets if target.status != "published"]
     scheduled_at = post.scheduled_at

@@ -115,9 +115,10 @@ class PostRow:
 
     Attributes:
         number: counts the workspace's rows in the order of their creation.
-        mode: the mode that the post was last saved with.
+        mode: the mode in the last request that created or replaced the post.
         unsent_status: the post's status while no target was sent.
-        is_released: whether publishing has started, at its time or by the publish operation.
+        is_released: whether publishing has started: at the scheduled time, or by the publish
+            operation.
     """
 
     id: str

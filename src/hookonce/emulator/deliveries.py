@@ -29,7 +29,8 @@ from .wire import Wire
 
 _GONE = 410
 
-# The most finished deliveries in the log: in fast time, many deliveries fall within its 14 days.
+# The largest number of finished deliveries in the log. At a high speed, very many deliveries fall
+# within its 14 days.
 _LOGGED = 100_000
 
 
@@ -132,7 +133,7 @@ class Deliveries:
 
     async def _attempt(self, row: DeliveryRow) -> None:
         if row.status is not DeliveryStatus.PENDING:
-            return  # the endpoint was disabled after this attempt became due
+            return  # the endpoint was disabled after this attempt had become due
         endpoint = self._endpoints[row.endpoint_id]
         row.attempts += 1
         row.next_attempt_at = None
@@ -140,7 +141,7 @@ class Deliveries:
         plan = self._plan_for(row, row.attempts)
         if plan.rotates:
             if self._rotate is None:
-                plan = UNDISTURBED  # no rotation: log none
+                plan = UNDISTURBED  # chaos cannot rotate here, so the log must show no rotation
             else:
                 self._rotate(endpoint)
         random = self._random_for(row, "beside")

@@ -48,7 +48,8 @@ class Faults:
 
     Attributes:
         platforms: the fault of each channel's platform, by channel id; None stands for all others.
-        slowness: the additional seconds of each channel's platform, by channel id, likewise.
+        slowness: the additional seconds of each channel's platform, by channel id; None stands for
+            all others.
         lost: how many events of a type will get no delivery; None stands for any type.
     """
 
@@ -57,7 +58,7 @@ class Faults:
     lost: dict[str | None, int] = field(default_factory=dict)
 
     def at_platform(self, channel_id: str, random: Random) -> PlatformFault | None:
-        """Return the fault if the platform of this channel fails now, else None."""
+        """Return the fault of a channel's platform if it fails now, else None."""
         for key in (channel_id, None):
             fault = self.platforms.get(key)
             if fault is not None and fault.strikes(random):

@@ -1,4 +1,4 @@
-"""Flows: short series of related events, in the order of the real service.
+"""Flows: short series of related events, in the order in which the real service emits them.
 
 Only the order of emitting is fixed: delivery has no ordering guarantee (interface, Events: Delivery
 behaviour).

@@ -51,7 +51,7 @@ _WORKSPACE: tuple[tuple[str, str, str, str, int | None], ...] = (
     ("instagram", "ch_3Mj6tCyD", "hafen.cafe", "Café am Hafen ☕", 760),
     ("facebook", "ch_9Ux4gBpK", "hafencafe", "Café am Hafen", None),
 )
-_MILLISECOND = timedelta(milliseconds=1)  # the precision of the service's times
+_MILLISECOND = timedelta(milliseconds=1)  # the service's times have this precision
 _NO_AVATAR = frozenset({"google_business", "shopee", "bluesky"})
 
 _CAPTIONS = (
@@ -209,7 +209,7 @@ class EventGenerator:
 
     def _caption(self, channel: Channel) -> str | None:
         if self._once_in(3):
-            return None  # null: the post's own caption applies
+            return None  # null means that the post's own caption applies
         paragraphs = 1
         if channel.platform in _LONG_CAPTIONS and self._once_in(5):
             paragraphs = self._random.randint(20, 200)

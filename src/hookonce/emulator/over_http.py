@@ -16,8 +16,8 @@ class OverHttp:
     """Sends requests over HTTP; an async context manager."""
 
     def __init__(self) -> None:
-        # trust_env=False: a proxy named in the environment cannot reach a receiver on this machine.
-        # timeout=None: the service has one time limit for the whole attempt.
+        # trust_env=False, because a proxy cannot reach a receiver on this machine. timeout=None,
+        # because the service limits the time of the whole attempt.
         self._client = httpx2.AsyncClient(timeout=None, follow_redirects=False, trust_env=False)
 
     async def __aenter__(self) -> Self:

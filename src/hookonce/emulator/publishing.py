@@ -1,4 +1,4 @@
-"""Publishes posts, from the chosen mode to the result at each channel.
+"""Publishes posts: from the mode in the request to the result at each channel.
 
 "Publishing is asynchronous" (interface, What the service does: rule 2): the timeline runs every
 step. A target is queued, is sent to its platform, and is then published or failed; its event is

@@ -61,7 +61,7 @@ E = TypeVar("E", bound=Event[Any])
 _IN_PROCESS = "https://receiver.test"
 _SERVICE = "example"
 
-# The most attempts that are kept: a service may run for weeks.
+# The largest number of attempts that are kept, because a service may run for weeks.
 _ATTEMPTS_KEPT = 100_000
 
 
@@ -94,7 +94,7 @@ class EmulatedService:
         plan: free, starter, pro or agency; by default the plan of ``data``.
         data: the description of the workspace; by default a bakery with its channels.
         clock: the time of signatures.
-        speed: lets time flow by itself, so many times as fast as the clock; by default time moves
+        speed: lets time pass by itself, this many times as fast as the clock; by default time moves
             only with ``advance``.
         chaos: disturbs deliveries; by default nothing does.
         seed: determines ids, waiting times and chaos; random by default.
@@ -109,7 +109,7 @@ class EmulatedService:
     Attributes:
         app: the actions of people in the service's app, such as approving a post.
         faults: lets platforms fail, and loses webhooks.
-        seed: another service with this seed draws the same.
+        seed: another service with this seed makes the same random choices.
         workspace: the state of the workspace.
 
     Raises:
@@ -256,14 +256,13 @@ class EmulatedService:
         Args:
             event: an event; or a type string or event class, for which a realistic event is made.
             endpoint: the id of an endpoint, to deliver only there.
-            data: fields that replace the realistic ones, by wire name or Python name.
+            data: fields that replace the realistic fields, by wire name or Python name.
             extra: whether ``data`` may have fields that the type does not have.
             event_id: a new id by default.
 
         Raises:
             LookupError: there is no such endpoint.
-            ValueError: ``data`` does not fit the type; or it is the test event, for which there is
-                ``test``.
+            ValueError: ``data`` does not fit the type; or the event is a test event (use ``test``).
         """
         chosen = self.workspace.endpoints.values() if endpoint is None else [self._row(endpoint)]
         emitted = self._event(event, data, event_id, extra=extra)
@@ -373,8 +372,7 @@ class EmulatedService:
             delta: seconds or a ``timedelta``; the other arguments are added to it.
             days: of 24 hours.
 
-        Raises:
-            RuntimeError: time flows by itself.
+        Raises: RuntimeError: time passes by itself, because the service has a ``speed``.
             ValueError: the time is negative, or a number is not finite.
         """
         more = ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -1,7 +1,7 @@
 """The service's time, and the work that is planned for later.
 
 Time either stands still until a caller moves it (``advance_to`` then does all due work in order),
-or flows by itself at any speed (``flow``).
+or passes by itself at any speed (``flow``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from ..clock import Clock, span_seconds, system_clock, unix_seconds
 from ..errors import shows_half_built
 
-# The most work at the same time; the limit of the real service is not documented.
+# How many pieces of work run at the same time. The limit of the real service is not documented.
 _MOST_AT_ONCE = 100
 
 
@@ -71,7 +71,8 @@ class ServiceTime:
 
     def __init__(self, source: TimeSource, speed: float = 1.0) -> None:
         self._movable = source if isinstance(source, FrozenTime) else None
-        # freezegun's object is not a clock: it freezes the system's clock, so that one is read.
+        # freezegun's object is not a clock. It freezes the system's clock, so read the system's
+        # clock.
         is_clock = isinstance(source, VirtualClock) or self._movable is None
         self._clock: Clock = source if is_clock else system_clock  # type: ignore[assignment] # if it is not a FrozenTime, it is a Clock
         self.speed = speed
@@ -127,7 +128,7 @@ class Timeline:
         return self._time.now()
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep for seconds of the service's time if time flows; otherwise return at once."""
+        """Sleep for seconds of the service's time; return at once if time stands still."""
         if self._is_flowing:
             await asyncio.sleep(seconds / self._time.speed)
 
@@ -142,7 +143,9 @@ class Timeline:
         return not (self._due or self._under_way)
 
     def at(self, moment: float, owner: str, work: Work) -> None:
-        """Plan work for a moment; work for the same moment runs in the order of planning.
+        """Plan work for a moment.
+
+        Work for the same moment runs in the order in which it was planned.
 
         Args:
             moment: Unix seconds in the service's time.
@@ -153,7 +156,7 @@ class Timeline:
         self._changed.set()
 
     async def do_due(self, owners: Collection[str]) -> None:
-        """Run the due work of these owners; do nothing while the clock advances by itself.
+        """Run the due work of these owners; do nothing if time passes by itself.
 
         Planned work may call this: a handler that receives a delivery can make the service emit
         another event.
@@ -177,10 +180,12 @@ class Timeline:
         """Run all work that is due until a moment, in order, and move time to that moment.
 
         Raises:
-            RuntimeError: time flows by itself.
+            RuntimeError: time passes by itself.
         """
         if self._is_flowing:
-            raise RuntimeError("time flows by itself at this service; wait with `settle`")
+            raise RuntimeError(
+                "this service has a speed, so its time passes by itself; wait with `settle`"
+            )
         async with self._advancing:
             while self._due and self._due[0].moment <= moment:
                 due = heapq.heappop(self._due)
@@ -190,7 +195,7 @@ class Timeline:
 
     @asynccontextmanager
     async def flow(self) -> AsyncIterator[None]:
-        """Let time flow during the block; at its end, cancel work that is still running."""
+        """Let time pass by itself during the block; at its end, cancel running work."""
         self._is_flowing = True
         flowing = asyncio.get_running_loop().create_task(self._flow())
         try:
@@ -210,7 +215,7 @@ class Timeline:
     async def _flow(self) -> None:
         slots = asyncio.Semaphore(_MOST_AT_ONCE)
         while True:
-            await slots.acquire()  # before reading `_due`, which may change meanwhile
+            await slots.acquire()  # wait before reading `_due`, which may change during the wait
             self._changed.clear()
             wait = None
             if self._due:
@@ -234,6 +239,7 @@ class Timeline:
             slots.release()
             self._changed.set()
             if not task.cancelled():
-                task.result()  # raises the error of failed work, so that the loop reports it
+                # If the work has failed, this raises its error, so that the loop reports it.
+                task.result()
 
         task.add_done_callback(ended)

@@ -21,7 +21,7 @@ _log = get_logger("hookonce.emulator")
 
 _PIECES = 4
 
-# How long requests may go on when the transport closes; after that they are cancelled.
+# How long running requests may continue when the transport closes; then they are cancelled.
 _CLOSING_SECONDS = 10.0
 
 
@@ -84,9 +84,9 @@ async def pieces(body: bytes, network: Network) -> AsyncIterator[bytes]:
 class InProcess:
     """Sends requests to applications in this process, each mounted at a URL.
 
-    Applications run as under a server: an exception counts as an answer of 500, and a request goes
-    on if its sender no longer waits. At the end such requests get ten seconds, and are then
-    cancelled.
+    Applications run as under a server: an exception counts as an answer of 500, and a request
+    continues even if its sender no longer waits. When the transport closes, such requests get ten
+    seconds; then they are cancelled.
 
     Args:
         others: opens the transport for all other URLs, when it is first needed.

@@ -35,7 +35,7 @@ class Wire:
     Args:
         service: the name in the service's own headers.
         answer_seconds: how long an answer may take.
-        flows: whether time flows; if it stands still, a slow connection takes no time.
+        flows: whether time passes by itself; otherwise a slow connection takes no time.
         note: receives every request with its result.
     """
 

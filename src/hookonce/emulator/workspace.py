@@ -12,7 +12,7 @@ from .content import ChannelRow, CommentRow, MediaRow, PostRow
 from .records import EndpointRow
 from .rules import PLANS, SUBSCRIBABLE, Allowances, PlanLimits
 
-# The most comments that are kept: a service may generate comments for weeks.
+# The largest number of comments that are kept, because a service may run for weeks.
 _COMMENTS_KEPT = 10_000
 
 

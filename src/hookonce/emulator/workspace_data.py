@@ -1,4 +1,4 @@
-"""The description of a workspace, read from a file: what the service has when it starts."""
+"""The description of a workspace, read from a file: the channels, posts and keys at the start."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WorkspaceData(Described):
     """The description of a workspace; every part is optional.
 
     Get it from ``WorkspaceData.load``, or from ``WorkspaceData.model_validate`` for a mapping.
-    Each attribute is a field of the description, where its name is written ``likeThis``.
+    Each attribute is a field of the description; in the file, names are written ``likeThis``.
 
     Attributes:
         id: the workspace's id in events.

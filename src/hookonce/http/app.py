@@ -1,7 +1,7 @@
 """The ASGI application around ``Receiver.handle``, and its routes.
 
-This folder decides what depends on HTTP alone: the method, the size of a body, and its time limit.
-No other part of the core builds responses or imports Starlette.
+This folder makes the decisions that depend only on HTTP: the method, and the size and time limit of
+a body. No other part of the core builds responses or imports Starlette.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class DeliveryApp:
 
     Args:
         handle: the receiver's pipeline.
-        unread: is called with an answer given without the body, and the seconds it took.
+        unread: called for a request whose body was not read, with the answer and its seconds.
     """
 
     def __init__(
@@ -173,7 +173,8 @@ def delivery_routes(path: str, app: DeliveryApp, middleware: Iterable[Middleware
         Route(spelling, endpoint=guarded, name="hookonce", include_in_schema=False)
         for spelling in ((bare, f"{bare}/") if bare else ("/",))
     ]
-    wrong = StatusGuard(elsewhere)  # an instance: Starlette calls a function as a view
+    # An instance of a class, because Starlette would call a function as a view.
+    wrong = StatusGuard(elsewhere)
     more = Route(f"{bare}/{MORE_SLASHES}", endpoint=wrong, name="hookonce", include_in_schema=False)
     return [*routes, more]
 

@@ -51,8 +51,8 @@ class PartialBody:
 class BodyBudget:
     """Limits the memory of all bodies that are still arriving.
 
-    When they hold too much, the oldest is evicted: the service sends a body at once, so an old one
-    most likely never ends, and must not keep out later deliveries.
+    When these bodies need too much memory, the oldest body is evicted. The service sends a body at
+    once, so an old body most likely never ends, and must not keep out later deliveries.
 
     Args:
         most: the limit in bytes.
@@ -170,7 +170,7 @@ def check_size(size: int, most: int) -> None:
 def check_whole(body: bytes, announced: int | None, *, is_chunked: bool) -> None:
     """Check that no byte of a body is missing.
 
-    No signature matches a part of a body, and a bare 401 would make somebody look for a wrong
+    No signature matches a part of a body. A plain 401 would make an operator search for a wrong
     secret. Bytes are missing if something has read the body before the receiver, if the connection
     breaks off, or if the server cannot read the body: uvicorn drops the body of a request to
     upgrade, and Django under WSGI drops a chunked one. No delivery is empty, so an empty chunked
@@ -211,7 +211,7 @@ def check_whole(body: bytes, announced: int | None, *, is_chunked: bool) -> None
 def note_changed_body(outcome: Outcome, body: bytes, announced: int | None) -> None:
     """Log that no signature matches because something has rewritten the body on its way.
 
-    A bare 401 would make somebody look for a wrong secret.
+    A plain 401 would make an operator search for a wrong secret.
 
     Args:
         announced: the content-length of the request, if it had one.

@@ -45,8 +45,8 @@ class StatusGuard:
 
     A 410 disables the endpoint at once, and a redirect is a failed delivery (interface, Events). An
     exception that the application does not handle is answered 500 too. The routes of a receiver
-    have a guard around their own middleware. Put another around an application whose middleware
-    may answer before the receiver, for example with a redirect to a login page::
+    have a guard around their own middleware. Put another guard around an application whose
+    middleware may answer before the receiver, for example with a redirect to a login page::
 
         Starlette(middleware=[Middleware(StatusGuard, paths=["/webhooks"]), ...])
 

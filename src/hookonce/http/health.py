@@ -43,7 +43,8 @@ class Readiness:
             "problem; fix" if a fix is known.
         secrets: the fingerprints of the current secrets, newest first.
         refused: the refused deliveries since the last genuine one; None after a genuine one.
-        without_workers: those of the warnings that say that no separate worker handles an inbox.
+        without_workers: the warnings that no separate worker handles an inbox; they are in
+            ``warnings`` too.
     """
 
     problems: tuple[str, ...] = ()
@@ -171,7 +172,7 @@ class ReadinessCheck:
 
 
 def stranded(endpoint: str, depth: int) -> str:
-    """Return the warning that a receiver without an inbox has stored events, and its fix."""
+    """Return a warning and its fix: the receiver has no inbox, but its store has inbox events."""
     return (
         f"{depth} events wait in the inbox of {endpoint}, no worker handles them, and this receiver"
         " has no inbox; give it inbox=Inbox() until they are handled, or start a worker"

@@ -98,7 +98,7 @@ async def exchange(
                 is_complete = True
                 return {"type": "http.request", "body": b"", "more_body": False}
         if not lost:
-            await answered.wait()  # the client stays connected until it has the answer
+            await answered.wait()  # the client stays connected until it has the whole answer
         return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
@@ -154,7 +154,8 @@ class Lifespan:
         is_said = not said.cancel()
         if is_said and said.result()["type"].endswith(".failed"):
             if self._task.done():
-                await self._task  # raises the application's own error, which says more
+                # If the application has failed, this raises its own error, which explains more.
+                await self._task
             raise RuntimeError(f"{step} failed: {said.result().get('message', '')}")
         if not is_said:
             ended, self._task = self._task, None

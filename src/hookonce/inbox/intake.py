@@ -18,8 +18,8 @@ from .worker import Worker
 
 _log = get_logger("hookonce")
 
-# How often to check for a worker. The first check may be too early for a worker that has just
-# started.
+# How often to check for a worker. At the first check, a worker that starts now may not be visible
+# yet.
 _LOOK_FOR_WORKERS_SECONDS = 30.0
 
 
@@ -94,7 +94,7 @@ class InboxIntake:
         )
 
     def _look_for_workers(self) -> None:
-        """Log an error if the inbox has no worker, but not with every delivery."""
+        """Log an error if the inbox has no worker, but not at every delivery."""
         loop = asyncio.get_running_loop()
         if self.worker.is_running or (self._look is not None and not self._look.done()):
             return

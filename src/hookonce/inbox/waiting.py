@@ -12,8 +12,8 @@ from ..stores.values import Entry, StoreStats, delivery_key
 
 def since_unix(since: float | datetime | None) -> float | None:
     """Convert the filter ``since`` of a listing to Unix time."""
-    # Subtract a microsecond: a datetime may be rounded up, and a listing since an event's
-    # `received_at` or `buried_at` must contain that event.
+    # Subtract a microsecond, because `received_at` and `buried_at` may be rounded up. A listing
+    # since that time must contain the event.
     return None if since is None else unix_seconds("since", since) - 1e-6
 
 

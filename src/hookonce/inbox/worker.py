@@ -97,7 +97,8 @@ class Worker:
                 await self._begin_all(batch.fetched)
                 await self._until_worthwhile(batch)
             except StoreError as error:
-                # Repeat with the same token: the call may have fetched events before it failed.
+                # Repeat the call with the same token, because it may have fetched events before it
+                # failed.
                 _log.error("cannot work on the inbox, trying again: %s", error)
             except asyncio.CancelledError:
                 if (task := asyncio.current_task()) is None or task.cancelling():
@@ -234,7 +235,7 @@ class Worker:
             )
 
     async def _is_settled(self, fetched: Fetched, call: Awaitable[Ownership]) -> bool:
-        """Make a call that only the lease's owner may make; return whether it succeeded."""
+        """Make a call that only a claim's owner may make; return whether the call succeeded."""
         try:
             return await within(self._dependencies.limits.store_seconds, call) is Ownership.HELD
         except StoreError as error:
@@ -262,7 +263,7 @@ def _log_fields(fetched: Fetched) -> dict[str, object]:
 
 
 async def _first_of(*calls: Coroutine[Any, Any, object]) -> None:
-    """Wait until one of the calls ends, and cancel the others; raise its exception if it failed."""
+    """Wait until one of the calls ends, and cancel the others; raise the error of a failed call."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -105,7 +105,7 @@ class LambdaHandler:
         return request.response(outcome)
 
     def close(self) -> None:
-        """Drain running handlers and end the event loop; the exit of Python does this too."""
+        """Drain running handlers and end the event loop; Python also calls this at its exit."""
         self._loop.close()
 
     def _deliver(self, request: _GatewayRequest, arrived: float) -> Outcome:
@@ -193,7 +193,8 @@ class _GatewayRequest:
         }
         if "elb" in _mapping(self.event.get("requestContext")):
             answer["statusDescription"] = f"{int(status)} {status.phrase}"
-            if "multiValueHeaders" in self.event:  # the ALB then ignores `headers`
+            # A load balancer that sends this field ignores `headers` in the response.
+            if "multiValueHeaders" in self.event:
                 del answer["headers"]
                 answer["multiValueHeaders"] = {name: [value] for name, value in headers.items()}
         return answer

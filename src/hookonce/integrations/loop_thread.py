@@ -190,7 +190,7 @@ class _Running:
                 await asyncio.wait({self._opening})
             if not self._opening.cancelled() and self._opening.exception() is None:
                 await self._receiver.__aexit__(None, None, None)
-        if self._answering:  # wait for the answers to drained deliveries
+        if self._answering:  # let the threads of the drained deliveries take their answers
             await asyncio.wait(self._answering, timeout=self._receiver.limits.store_seconds)
 
     def _run(self) -> None:
@@ -205,7 +205,7 @@ class _Running:
     async def _end(self) -> None:
         late = asyncio.all_tasks() - {asyncio.current_task()}
         for task in late:
-            task.cancel()  # otherwise the task's caller would wait for ever
+            task.cancel()  # otherwise the caller of this task would wait for ever
         if late:
             await asyncio.wait(late)
         await self._loop.shutdown_asyncgens()

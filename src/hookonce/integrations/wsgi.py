@@ -111,7 +111,7 @@ class WSGIReceiver:
             return self._loop.refuse(error, waited=time.monotonic() - arrived)
 
     def close(self) -> None:
-        """Drain running handlers and end the event loop; the exit of Python does this too."""
+        """Drain running handlers and end the event loop; Python also calls this at its exit."""
         self._loop.close()
 
     def _deliver(self, environ: WSGIEnvironment, body: bytes | None, arrived: float) -> Outcome:
@@ -177,7 +177,7 @@ class WSGIStatusGuard:
 
         def passed() -> Iterator[bytes]:
             try:
-                for part in parts:  # an application that is a generator calls `guarded` only here
+                for part in parts:  # if the application is a generator, it calls `guarded` only now
                     if punished:
                         break
                     yield part

@@ -28,7 +28,7 @@ _PIECE_BYTES = 64 * 1024
 
 _SOCKETS = ("gunicorn.socket", "werkzeug.socket")
 
-# How late a read may end after its deadline; a shorter time would make polling expensive.
+# How late after its deadline a read may end. A shorter time would make the polling expensive.
 _POLL_SECONDS = 0.25
 
 
@@ -142,7 +142,8 @@ class ReadDeadlines:
         try:
             yield
         finally:
-            with self._lock:  # never end reads later: the server may reuse the connection
+            # After this block no read may be ended, because the server may reuse the connection.
+            with self._lock:
                 del self._reads[read]
 
     def _watch(self) -> None:

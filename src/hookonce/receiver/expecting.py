@@ -94,7 +94,7 @@ class Expectation(Observer, Generic[E, P]):
         if self._where is not None:
             for delivery in self._recent(_EARLY_SECONDS):
                 self._keep_if_expected(delivery)
-            await asyncio.sleep(0)  # let `_keep` run, so that `first` finds the recent events
+            await asyncio.sleep(0)  # let `_keep` run now, so that `first` finds the recent events
         return self
 
     async def __aexit__(
@@ -127,7 +127,8 @@ class Expectation(Observer, Generic[E, P]):
             found = event
             if self._where is not None and not self._where(event):
                 return
-        except PayloadError:  # the receiver makes the event a dead letter
+        # The body is unreadable, so the receiver makes the event a dead letter.
+        except PayloadError:
             return
         except Exception as error:  # noqa: BLE001 - raised by `where`, for the waiting program
             found = error
@@ -194,7 +195,8 @@ class Expectation(Observer, Generic[E, P]):
         while True:
             try:
                 found = await poll()
-            except WebhookError as error:  # the event may still come
+            # A failed poll is no failure of the block: the event may still come.
+            except WebhookError as error:
                 _log.warning("a poll for an expected event failed: %s", error)
                 found = None
             if found is not None:

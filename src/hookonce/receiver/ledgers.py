@@ -59,7 +59,7 @@ async def check_ledgers(
 
 
 def shared_file_fault(ledger: AnyLedger[Any], store_file: Path | None) -> str | None:
-    """Return a message if a ledger is in the store's file, else None; open neither file."""
+    """Return a message if a ledger is in the store's file, else None, without opening the file."""
     if store_file is None or not isinstance(ledger, InFiles):
         return None
     files = [file for name in ledger.databases if (file := file_of_database(name)) is not None]

@@ -134,7 +134,7 @@ class Lifetime:
                     )
                 if self.reporter is not None:
                     await self.reporter.stop()
-            finally:  # also if the server cancels this task at its time limit
+            finally:  # do this even if the server cancels this task at its time limit
                 self.dependencies.threads.close()
                 await self._ledgers.aclose()
                 await self.store.aclose()
@@ -142,7 +142,7 @@ class Lifetime:
     async def _register(self) -> None:
         """Check the configuration before the first event arrives."""
         handler_table = self.dependencies.handler_table
-        _ = handler_table.parser  # raises if pydantic cannot build an event class
+        _ = handler_table.parser  # making the parser raises if pydantic cannot build an event class
         retention: float | None = getattr(self.store, "retention_seconds", None)
         file: Path | None = getattr(self.store, "path", None)
         await self._ledgers.enter_async_context(ledgers_in_use(handler_table.handlers))

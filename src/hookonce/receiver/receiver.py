@@ -59,7 +59,7 @@ from .wiring import Wiring
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from ..client import Client  # the client needs httpx2
+    from ..client import Client  # at run time the import would need httpx2, which is optional
 
     P = TypeVarWithDefault("P", default=Never)  # typing.TypeVar has defaults from Python 3.13 on
 
@@ -138,7 +138,8 @@ class Receiver(Router):
 
     def _assemble(self, settings: ReceiverSettings, observers: Iterable[Observer] = ()) -> None:
         self._wiring = Wiring(settings, self._table, observers)
-        # Routes keep this application. It calls `handle`, which uses the receiver's present wiring.
+        # Routes keep this application for ever, so it must call `handle`, which uses the current
+        # wiring.
         self._app = DeliveryApp(self.handle, settings.limits, unread=partial(note_unread, self))
 
     def __repr__(self) -> str:
@@ -268,9 +269,9 @@ class Receiver(Router):
             settings = self._wiring.settings.replaced(**changes)
         except (ValueError, TypeError, ImportError) as error:
             raise error.with_traceback(None) from error.__cause__
-        finally:  # error trackers send locals; see the constructor
+        finally:  # error trackers send local variables; see the constructor
             del changes
-        copied = shallow_copy(self)  # keeps the attributes of a subclass
+        copied = shallow_copy(self)  # a copy keeps the attributes of a subclass
         source = self if router is None else router
         Router.__init__(copied, source.handlers, source.error_hooks)
         copied._gap_hooks = [*self._gap_hooks]

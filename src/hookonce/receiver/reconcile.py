@@ -37,7 +37,7 @@ from ..stores.protocols import Reports
 from ..stores.reconciling import ReconcilingStore, Span
 from ..stores.values import Known
 
-if TYPE_CHECKING:  # the client needs httpx2
+if TYPE_CHECKING:  # at run time the import would need httpx2, which is optional
     from ..client import Client
 
 
@@ -85,9 +85,9 @@ class Gap:
         created_at: when the sender created it.
         why: how it got lost.
         delivery: the entry in the log.
-        unsettled: when other events of this type were created that are neither handled nor gaps,
-            because the sender still tries, for example. A resource found in the service may belong
-            to one of these events.
+        unsettled: the creation times of other events of this type that are neither handled nor
+            gaps, for example because the sender still tries to deliver them. A resource found in
+            the service may belong to one of these events.
     """
 
     event_id: str
@@ -108,7 +108,7 @@ class Reconciliation:
 
     Attributes:
         webhook_id: the service's id of the endpoint.
-        since: the log was read back to this time.
+        since: the earliest time that was compared.
         counts: the number of events with each verdict.
         gaps: the events that are still missing, oldest first.
         backfilled: the events that ``on_gap`` functions have backfilled; they are no gaps any more.
@@ -213,7 +213,7 @@ async def compare(
             if counted is not Verdict.HANDLED:
                 unsettled[event_type].append(created_at)
         if len(recent) < len(page.data):
-            break  # the log is newest first: all that follows is older
+            break  # the log is newest first, so all following deliveries are older
     gaps, accepted_gaps = (
         tuple(
             replace(gap, unsettled=tuple(unsettled[gap.event_type]))
@@ -240,8 +240,8 @@ def beginning(since: datetime | timedelta | None, *, now: datetime) -> datetime:
         now: the present.
 
     Raises:
-        ValueError: ``since`` has no offset, or does not lie in the past. A comparison from then on
-            would look at nothing, and so find nothing missing.
+        ValueError: ``since`` has no offset, or does not lie in the past. A comparison that begins
+            in the future would compare nothing, and so report no gap.
     """
     reach = timedelta(seconds=LOG_SECONDS)
     if isinstance(since, datetime):

@@ -131,7 +131,7 @@ class ReceiverSettings:
         return secrets
 
     def secrets_fault(self) -> tuple[str, ...]:
-        """Return the provider's error, if it cannot read new secrets and keeps the old; else ()."""
+        """Return why the provider cannot read new secrets and keeps the old secrets; else ()."""
         fault = getattr(self.secrets.source, "fault", None)
         return () if fault is None else (f"{UNUSABLE}: {fault}",)
 

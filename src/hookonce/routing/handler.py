@@ -1,7 +1,7 @@
 """Registered handlers, and the checks of a user's function at registration.
 
 A function's signature, name and annotations are checked when it is registered, so that a mistake
-does not show only at the first delivery.
+shows before the first delivery.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Handler:
         patterns: the patterns the handler is registered for.
         classes: the event class for each type, if the handler names or is annotated with classes.
         for_unknown: whether the handler is for every type that has no model.
-        written: the type strings and patterns as the user wrote them.
+        written: the type strings and patterns, exactly as the user wrote them.
         ledger: the ledger that records the handler's effects; None without ``within=``. With a
             ledger the function takes the context and begins the transaction itself.
         keyed: the handler's key function; None if it has none.
@@ -192,7 +192,8 @@ def annotated_classes(function: Callable[..., Any]) -> tuple[EventClass, ...]:
         hints = get_type_hints(inspect.unwrap(function))
         parameters = list(inspect.signature(function).parameters)
     except (NameError, TypeError, AttributeError):
-        return ()  # the name is not importable here, for example under TYPE_CHECKING
+        # The annotation names a class that is not imported at run time, as under TYPE_CHECKING.
+        return ()
     first, second = ([hints.get(name) for name in parameters] + [None, None])[:2]
     if first is Context or (isinstance(second, type) and issubclass(second, Event)):
         raise TypeError(f"{described(function)} takes its context before its event; swap them")

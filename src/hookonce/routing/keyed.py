@@ -20,9 +20,10 @@ Key: TypeAlias = str | int | None
 """What a key function returns; None for an event that needs no key lock."""
 
 Ties: TypeAlias = Literal["apply", "drop"]
-"""What happens to a second event of the same time and key: it is run, or dropped."""
+"""What to do with a second event of the same time and key: handle it (apply), or drop it."""
 
-# The tables of ledgers have room for this many characters; a longer key is replaced by its digest.
+# A column in the tables of ledgers has room for this many characters. A longer key is replaced by
+# its digest.
 _MOST_CHARACTERS = 200
 _DIGEST = "sha256:"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -52,7 +53,7 @@ class HandlerOptions(TypedDict, Generic[E, L], total=False):
 
 
 class TooLateError(Exception):
-    """A handler within a ledger was skipped: the ledger's watermark is newer than its event."""
+    """A handler with a ledger was skipped: the ledger's watermark is newer than the event."""
 
 
 @dataclass(frozen=True, slots=True)

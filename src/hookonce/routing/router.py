@@ -58,8 +58,8 @@ class Router:
     """A set of handlers that a receiver or another router can include.
 
     Args:
-        handlers: handlers to begin with, such as those of another router, each changed with
-            ``dataclasses.replace``: with another function, for example, that measures the calls.
+        handlers: the first handlers, such as those of another router, perhaps each changed with
+            ``dataclasses.replace``, for example to measure its calls.
         error_hooks: functions that ``on_error`` has registered elsewhere.
 
     Raises:
@@ -316,7 +316,8 @@ class Router:
 
     def _add(self, *handlers: Handler) -> None:
         ahead = [(router, handler) for router in self._lineage() for handler in handlers]
-        for router, handler in ahead:  # check all routers before the first change
+        # Check in all routers before the first change, so that a refusal changes nothing.
+        for router, handler in ahead:
             router._table.check(handler)
         for router, handler in ahead:
             router._table.add(handler)

@@ -93,7 +93,8 @@ def _awaited(
         async def work(transaction: T) -> None:
             more = (replace(context, _is_within=True),) if takes_context else ()
             result = function(event, transaction, *more)
-            while awaits and inspect.isawaitable(result):  # the work must end before the commit
+            # Await nested awaitables too: the work must end before the commit.
+            while awaits and inspect.isawaitable(result):
                 result = await result
             _check_has_run(result)
 
@@ -129,7 +130,7 @@ def _threaded(
 
 
 def _check_has_run(result: object) -> None:
-    """Refuse a result that has not run yet: the commit would come before the work."""
+    """Refuse a result that has not run yet, because the commit would come before the work."""
     if inspect.iscoroutine(result):
         result.close()
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):

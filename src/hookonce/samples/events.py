@@ -1,4 +1,4 @@
-"""Sample events of every documented type, for tests, the command line and the demo."""
+"""Realistic events of every documented type, for tests, the command line and the demo."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ A short test::
         (await sender.send(event)).expect(200, "handled")
         (await sender.send(event, attempt=2)).expect(200, "duplicate")
 
-The sender calls the application over ASGI, so only the network is not real. Fixtures for pytest are
-in ``hookonce.testing.pytest_plugin``.
+The sender calls the application over ASGI: everything is real except the network. Fixtures for
+pytest are in ``hookonce.testing.pytest_plugin``.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class TestSender:
         answers: every answer so far, in order of arrival.
     """
 
-    __test__ = False  # otherwise pytest would collect the class
+    __test__ = False  # without this, pytest would collect the class as a test
 
     def __init__(
         self,

@@ -167,7 +167,7 @@ def read_headers(
 def signed_parts(headers: RawHeaders) -> SignedParts:
     """Parse the signed headers like ``DeliveryHeaders.parse``, but into a plain tuple.
 
-    Verification unpacks it at once, and making the object would only cost time.
+    Verification unpacks the tuple at once, and an object would only cost time.
     """
     found = None
     if headers.__class__ is list:
@@ -193,7 +193,7 @@ _Found: TypeAlias = tuple[bytes | None, bytes | None, bytes | None]
 
 
 def _usual(headers: Any) -> _Found | None:
-    """Return the id, timestamp and signature of raw ASGI headers, the fast way.
+    """Return the id, timestamp and signature of raw ASGI headers: the fast way.
 
     Return None if anything about them is unusual: then ``_found`` reads them, with every check.
     """
@@ -233,7 +233,7 @@ def _spelled(headers: Any) -> _Found | None:
     if message_id.__class__ is timestamp.__class__ is signature.__class__ is str:
         try:
             return message_id.encode(), timestamp.encode(), signature.encode()
-        except UnicodeEncodeError:  # lone surrogates
+        except UnicodeEncodeError:  # the text contains lone surrogates
             return None
     return None
 
@@ -300,7 +300,8 @@ _MALFORMED = {
 
 def _encoded(value: object, field: int) -> bytes:
     if isinstance(value, str):
-        # A signature with lone surrogates matches nothing; another signature in the header may.
+        # A signature with lone surrogates matches nothing, but another signature in the header may
+        # match.
         errors = "replace" if field == _SIGNATURE else "strict"
         try:
             return value.encode("utf-8", errors)
@@ -355,9 +356,9 @@ class _Places(NamedTuple):
     """The positions of a delivery's headers in the list of headers.
 
     Attributes:
-        signed: of the three signed headers; None if a header is missing or repeated.
-        event_type: of the first hint; of its last copy if it is repeated.
-        attempt: of the second hint, likewise.
+        signed: the positions of the three signed headers; None if a header is missing or repeated.
+        event_type: the position of the event-type hint; of its last copy if it is repeated.
+        attempt: the position of the attempt hint; of its last copy if it is repeated.
     """
 
     signed: tuple[int, ...] | None

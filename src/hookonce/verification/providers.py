@@ -82,7 +82,7 @@ class FileSecrets:
             raise SecretError("FileSecrets needs the path of at least one file")
         self._paths = tuple(Path(path) for path in paths)
         self._lock = threading.Lock()
-        self._fault: tuple[_Version, str] | None = None  # the fault that was logged last
+        self._fault: tuple[_Version, str] | None = None  # the last fault that was logged
         self._version = self._look()
         self._secrets = self._read()
 

@@ -1,4 +1,4 @@
-"""Signing secrets: their spelling, and where they come from.
+"""Signing secrets: how they are written, and where they come from.
 
 The key is the base64 decoding of the secret after its ``whsec_`` prefix (interface, Events:
 Signature).
@@ -45,7 +45,7 @@ class SecretsProvider(Protocol):
     """A source of secrets that may change while the program runs."""
 
     def current(self) -> Sequence[str]:
-        """Return the secrets in force, newest first. Every delivery calls it: be quick."""
+        """Return the secrets in force, newest first, and fast, because every delivery calls it."""
         ...
 
 

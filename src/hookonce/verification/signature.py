@@ -230,7 +230,7 @@ def sign(
     }
 
 
-# A traceback of the functions below would hold secrets as local variables. So their callers raise
+# A traceback of the functions below would hold secrets in local variables. So their callers raise
 # the error again without its traceback.
 _Keyring: TypeAlias = tuple[tuple[str, ...], tuple[Signer, ...]]
 
@@ -245,7 +245,7 @@ def _signers(secrets: tuple[str, ...]) -> tuple[Signer, ...]:
     try:
         return _known_signers(secrets)
     except TypeError:
-        pass  # a secret is not hashable; decode_secret refuses it below
+        pass  # a secret is not hashable, so it is no text; decode_secret refuses it below
     return tuple(signer(decode_secret(secret)) for secret in secrets)
 
 

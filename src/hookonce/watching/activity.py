@@ -31,7 +31,7 @@ _log = get_logger("hookonce.activity")
 
 _ASK_SECONDS = 2.0
 _PUBLISH_SECONDS = 0.5
-# How many new events join the sample each second; failures are published for every event.
+# How many new events join the sample each second. Failures are published for all events.
 _EVENTS_EACH_SECOND = 50
 _MOST_SAMPLED = 1000
 _MOST_WAITING_LINES = 1000

@@ -18,8 +18,8 @@ from .records import DeliveryAnswered
 
 _log = get_logger("hookonce.disabling")
 
-# Two days before the time limit and at half the number of attempts, so that a weekend is left to
-# act.
+# Warn two days before the time limit, and at half the number of attempts: even at a weekend an
+# operator then has time to act.
 _WARNED_AFTER_HOURS = 24.0
 _WARNED_AFTER_ATTEMPTS = 5
 _LOG_AGAIN_SECONDS = 3600.0

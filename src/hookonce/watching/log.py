@@ -166,7 +166,7 @@ class AttemptLog(Observer):
     ) -> None:
         began = self._taken.pop(delivery.key, None)
         if began is None or not _log.isEnabledFor(level):
-            return  # only attempts of workers get a line here
+            return  # the attempt is not a worker's, so it gets no line here
         milliseconds = round((time.perf_counter() - began) * 1000, 1)
         _log.log(
             level,

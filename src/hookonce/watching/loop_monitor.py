@@ -22,7 +22,7 @@ _IDLE_LOOKS = 40
 
 
 class LoopMonitor:
-    """Counts turns of the event loop, and remembers which handler ran when the loop stopped.
+    """Counts iterations of the event loop; remembers which handler ran when the loop stopped.
 
     Args:
         endpoint: the name of the receiver's endpoint.
@@ -46,7 +46,7 @@ class LoopMonitor:
         _monitor_thread.discard(self)
 
     def tick(self) -> LoopBlocked | None:
-        """Count a turn of the loop; return a record if a handler has just blocked it for long."""
+        """Count an iteration of the loop; return a record if a handler has just blocked it."""
         self._ticks += 1
         if self._handler is None:
             return None
@@ -55,7 +55,7 @@ class LoopMonitor:
         return LoopBlocked(self._endpoint, handler, seconds) if seconds >= BLOCKED_SECONDS else None
 
     def check(self) -> None:
-        """Check for a tick since the last check; if there was none, note the running handler."""
+        """Check for a tick since the last check; if there was no tick, note the running handler."""
         if self._ticks != self._seen:
             self._seen, self._looks = self._ticks, 0
             return

@@ -18,7 +18,7 @@ _log = get_logger("hookonce.observation")
 P = ParamSpec("P")
 
 _Listener: TypeAlias = tuple[Callable[[Any], object], Container[str] | None]
-"""An observer's method, and the ids of the events it is called for; None for all."""
+"""An observer's method, and the ids of the events for which it is called; None for all events."""
 
 _HOOKS: dict[type, str] = {
     get_type_hints(hook)["record"]: name
@@ -34,8 +34,8 @@ class Observers:
         observers: the observers to notify.
 
     Attributes:
-        look_closely: whether an observer wants more of a delivery than its answer and failures. If
-            not, the pipeline and the attempts skip the records of a success.
+        look_closely: whether an observer wants more records of a delivery than its answer and its
+            failures. If not, the pipeline and the attempts make no records of a success.
 
     Raises:
         TypeError: an argument is not an observer; the message says what to do.

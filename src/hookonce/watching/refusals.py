@@ -1,6 +1,6 @@
 """Warns if every delivery is refused, which a wrong secret or a wrong clock may cause.
 
-Strangers can send what is refused, so this is a warning, and never makes a receiver unready.
+Strangers can cause refusals, so this is only a warning, and never makes a receiver unready.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FEW_REFUSED = 4
 
 DOCTOR_ID = "evt_doctor_"
 """The first part of the ids of the doctor's tests. They are signed with the secret that is
-configured here, or forged on purpose, so they prove nothing about the sender."""
+configured here, or forged on purpose, so they prove nothing about the sender's secret."""
 
 
 _HEADERS = "a proxy drops or changes headers; let it pass every webhook-* header on unchanged"

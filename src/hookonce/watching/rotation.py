@@ -73,7 +73,7 @@ class RotationWatch:
         self.matched: dict[int, float] = {}
         self.current: Rotation | None = None
         self._signed_twice_at = 0
-        # By event id: the arrival of each event whose second signature is by an unknown secret.
+        # For each event id, the arrival of an event whose second signature is by an unknown secret.
         self._half_known: dict[str, float] = {}
         self._next_look = self._next_log = self.quiet_until = 0.0
 
@@ -106,7 +106,7 @@ class RotationWatch:
         self._next_look = at + _LOOK_SECONDS
         try:
             secrets = self._look()
-        except SecretError:  # the next delivery and `warnings` report it
+        except SecretError:  # ignore the error here: the next delivery and `warnings` report it
             return
         if is_double and (headers := record.headers) is not None:
             has_both = _matching(delivery, headers, secrets) > 1
@@ -145,7 +145,7 @@ class RotationWatch:
         if current is not None:
             return () if current.has_both else (_unprepared(current, now),)
         if not matched or matched[0] is None:
-            return ()  # the newest secret has not verified a delivery yet
+            return ()  # no warning yet: the newest secret has verified no delivery so far
         never = f"before {moment_text(self._began)}"
         return tuple(
             f"secret {number} of {len(matched)} last matched"

@@ -109,7 +109,7 @@ class StepObserver(Observer):
         raise NotImplementedError
 
     def _note(self, record: StepRecord) -> None:
-        self.note(record)  # looked up here, so that a subclass's `note` is called
+        self.note(record)  # look `note` up at each call, so that the `note` of a subclass is called
 
     event_claimed = event_enqueued = event_fetched = event_settled = _note
     event_retried = event_deferred = event_buried = _note

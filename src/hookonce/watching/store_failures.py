@@ -12,12 +12,12 @@ from ..outcome import Reason
 from .records import DeliveryAnswered
 
 RECENT_SECONDS = 10.0
-"""How long a failure counts: less than three checks of a usual readiness probe, so that one failure
-takes no process out of service."""
+"""How long a failure counts. Readiness probes usually need three failed checks, ten seconds apart;
+this is shorter, so that one failure takes no process out of service."""
 
 
 class StoreFailures:
-    """Makes the receiver unready for ten seconds after it has answered ``store_unavailable``."""
+    """Makes the receiver unready for ten seconds after an answer ``store_unavailable``."""
 
     def __init__(self) -> None:
         self._failed_at: float | None = None

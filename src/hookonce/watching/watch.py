@@ -21,8 +21,8 @@ from .store_failures import StoreFailures
 
 _log = get_logger("hookonce")
 
-# The last events are kept for `Receiver.expecting`, where a program waits for an event that it has
-# caused. Together they usually take a few hundred kilobytes.
+# How many of the last events to keep for `Receiver.expecting`, where a program waits for an event
+# that it has caused. They usually need a few hundred kilobytes.
 _MOST_RECENT = 128
 _LARGEST_RECENT_BYTES = 64 * 1024
 

@@ -57,6 +57,6 @@ class ApiCall:
     backend: Backend
     key: ApiKey
     base_url: str
-    row: Any = None  # `OPERATIONS` determines the types of these three
+    row: Any = None  # the table `OPERATIONS` determines the types of the next three fields
     query: Any = None
     body: Any = None

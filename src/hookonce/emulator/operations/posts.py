@@ -131,10 +131,10 @@ def _count(post: PostRow, findings: PostFindings, backend: Backend) -> None:
 
 
 def _numbers_outside(rows: list[PostRow], workspace: WorkspaceState) -> Mapping[str, int]:
-    """Map the id of each post that is not in ``rows`` to its number.
+    """Return the number of each post that is not in ``rows``, by the post's id.
 
-    Between two pages a post can change its status or be deleted. Its number tells where the list
-    continues after a cursor that names it.
+    Between two pages a post can change its status or be deleted. If a cursor names such a post, its
+    number tells where the list continues.
     """
     shown = {row.id for row in rows}
     hidden = {row.id: row.number for row in workspace.posts.values() if row.id not in shown}
