@@ -7,10 +7,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import TYPE_CHECKING, cast
 
 from hookonce import Receiver
-from hookonce.http.app import ASGIApp, Receive, Route, Scope, Send, application, elsewhere
+from hookonce.http.app import ASGIApp, Message, Receive, Route, Scope, Send, application, elsewhere
 from hookonce.http.health import Readiness, health_routes
 
-from .loading import Loaded
+from .loading import Loaded, logged_fault
+from .output import one_line
 
 if TYPE_CHECKING:
     from hookonce.operations.inspector import Inspector
@@ -76,6 +77,40 @@ def application_of(
             routes += receiver.routes(path)
         whole = application(routes, _lifespan_of(receivers))
     return inspector.below(INSPECTOR_PATH, whole) if inspector else whole
+
+
+class ReportedStart:
+    """Passes everything on, and keeps the reason why the application cannot start.
+
+    The server would log a traceback; the command ends with one line instead.
+
+    Attributes:
+        fault: why the application's lifespan failed at the start; None if it did not.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.fault: str | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request or the lifespan on."""
+        if scope["type"] != "lifespan":
+            await self._app(scope, receive, send)
+            return
+
+        async def without_message(message: Message) -> None:
+            if message["type"] == "lifespan.startup.failed":
+                lines = message.get("message", "").strip().splitlines()
+                self.fault = one_line(lines[-1]) if lines else "its lifespan failed"
+                message = {"type": message["type"]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, without_message)
+        except Exception as error:
+            if self.fault is not None:
+                self.fault = logged_fault(error)
+            raise
 
 
 def _beside(named: ASGIApp, routes: Iterable[Route]) -> ASGIApp:

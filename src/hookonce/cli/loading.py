@@ -5,17 +5,19 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import NamedTuple
 
 import click
 
 from hookonce import Receiver
-from hookonce.errors import SecretError
+from hookonce.errors import SecretError, WebhookError
+from hookonce.logs import get_logger
 from hookonce.operations.doctor.subjects import subjects_in
 from hookonce.verification.providers import (
     SECRETS_VARIABLE,
@@ -25,8 +27,10 @@ from hookonce.verification.providers import (
 )
 from hookonce.verification.secrets import new_secret, secret_lines
 
-from .output import system_fault
+from .output import one_line, system_fault
 from .statuses import CannotBegin
+
+_log = get_logger("hookonce")
 
 secrets_option = click.option(
     "--secrets-file",
@@ -119,11 +123,6 @@ def load(name: str, *, factory: bool = False) -> Loaded:
         raise CannotBegin(str(error.args[0])) from None
     except SecretError as error:
         raise CannotBegin(f"{module_name} cannot start: {error}") from None
-    except OSError as error:
-        raise CannotBegin(
-            f"{module_name} cannot start: {system_fault(error)}; python -c 'import {module_name}'"
-            " shows the full traceback"
-        ) from error
     except (click.ClickException, KeyboardInterrupt):
         raise
     except SystemExit as error:
@@ -131,14 +130,18 @@ def load(name: str, *, factory: bool = False) -> Loaded:
             f"{module_name} called sys.exit({error.code!r}) while it was imported"
         ) from None
     except BaseException as error:
-        raise CannotBegin(f"{module_name} cannot start\n{user_frames(error)}") from error
+        call = f"; {module_name}.{attribute}()" if factory else ""
+        raise CannotBegin(
+            f"{module_name} cannot start: {start_fault(error)}; python -c"
+            f" 'import {module_name}{call}' shows the full traceback"
+        ) from error
     if not factory and inspect.isfunction(named) and not inspect.signature(named).parameters:
         raise CannotBegin(f"{attribute!r} in {module_name} is a function; call it with --factory")
     receivers = receivers_of(named)
     if not receivers:
         raise CannotBegin(
             f"{attribute!r} in {module_name} is of type {type(named).__name__}, not a Receiver,"
-            " and contains none"
+            f" and contains none{_likely(attribute, sys.modules.get(module_name))}"
         )
     return Loaded(named, receivers)
 
@@ -156,12 +159,25 @@ def receivers_of(named: object) -> dict[str, Receiver]:
     return {subject.path: subject.receiver for subject in found}
 
 
-def user_frames(error: BaseException) -> str:
-    """Return the traceback of an error with only the user's frames."""
-    from hookonce.simulation.calls import own_frames  # noqa: PLC0415 - it loads the emulator and the client
+def start_fault(error: BaseException) -> str:
+    """Return in one line why an application cannot start: the error, and the user's line."""
+    from hookonce.simulation.calls import error_with_line  # noqa: PLC0415 - it loads the emulator and the client
 
-    lines = [*traceback.format_list(own_frames(error)), *traceback.format_exception_only(error)]
-    return "".join(lines).rstrip()
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, OSError):
+        return system_fault(error)
+    if isinstance(error, WebhookError):
+        return one_line(error)
+    return one_line(error_with_line(error))
+
+
+def logged_fault(error: Exception) -> str:
+    """Log the traceback of a failed start at the level debug; return in one line what failed."""
+    _log.debug("the traceback of the failed start", exc_info=error)
+    fault = start_fault(error)
+    is_known = isinstance(error, WebhookError | OSError)
+    return fault if is_known else f"{fault}; --log-level debug shows the traceback"
 
 
 def import_named(name: str, *, factory: bool) -> object:
@@ -178,24 +194,57 @@ def import_named(name: str, *, factory: bool) -> object:
         raise LookupError(
             f"{name!r} does not name a receiver; write MODULE:NAME, for example app.hooks:receiver"
         )
-    with suppress(FileNotFoundError):  # the current folder no longer exists
-        if not sys.flags.safe_path and (folder := os.getcwd()) not in sys.path:
-            sys.path.insert(0, folder)
+    sys.path[:0] = [folder for folder in _current_folder() if folder not in sys.path]
     try:
         named: object = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise LookupError(f"there is no module {module_name!r} here") from None
+        if module_name.endswith(".py"):
+            likely = f"; did you mean '{module_name.removesuffix('.py')}:{attribute}'?"
+        else:
+            likely = _close(error.name.rpartition(".")[2], _modules_beside(error.name))
+        raise LookupError(f"there is no module {module_name!r} here{likely}") from None
     place = module_name
     for part in attribute.split("."):
         inner = named.get(part) if isinstance(named, Mapping) else getattr(named, part, None)
         if inner is None:
-            there = sorted(str(key) for key in named) if isinstance(named, Mapping) else []
-            known = f"; there is {', '.join(there)}" if there else ""
-            raise LookupError(f"there is no {part!r} in {place}{known}")
+            raise LookupError(f"there is no {part!r} in {place}{_likely(part, named)}")
         named, place = inner, f"{place}.{part}"
     return _made_by(named, attribute) if factory else named
+
+
+def _current_folder() -> list[str]:
+    """Return the current folder, unless it no longer exists or Python must not import from it."""
+    with suppress(FileNotFoundError):
+        if not sys.flags.safe_path:
+            return [os.getcwd()]
+    return []
+
+
+def _modules_beside(name: str) -> list[str]:
+    """Return the names of the modules in the folder in which a module was looked for."""
+    parent = sys.modules.get(name.rpartition(".")[0])
+    if parent is not None:
+        return [module.name for module in iter_modules(getattr(parent, "__path__", ()))]
+    folders = [*_current_folder(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return [module.name for module in iter_modules(filter(None, folders))]
+
+
+def _likely(part: str, named: object) -> str:
+    """Return which part of a module, mapping or object was probably meant, or which there are."""
+    if isinstance(named, Mapping):
+        return f"; there is {', '.join(sorted(map(str, named)))}" if named else ""
+    names = {name: one for name, one in getattr(named, "__dict__", {}).items() if name[:1] != "_"}
+    receivers = [name for name, one in names.items() if isinstance(one, Receiver)]
+    return _close(part, [name for name in names if name != part]) or (
+        f"; it has {', '.join(receivers)}" if receivers else ""
+    )
+
+
+def _close(wrong: str, known: Iterable[str]) -> str:
+    likely = get_close_matches(wrong, known, n=1, cutoff=0.7)
+    return f"; did you mean {likely[0]!r}?" if likely else ""
 
 
 def _made_by(function: object, attribute: str) -> object:

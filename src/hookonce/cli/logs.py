@@ -142,6 +142,17 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+_ABOUT_START = ("Started server process", "Waiting for application startup", "Application startup")
+
+
+class _OwnStart(logging.Filter):
+    """Drops uvicorn's lines about its start: the command says where it runs, or why it cannot."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to keep a record."""
+        return not record.msg.startswith(_ABOUT_START)
+
+
 def log_settings(level: str, form: str, *, every_traceback: bool) -> dict[str, Any]:
     """Return settings for ``logging.config``, with one format for uvicorn and hookonce.
 
@@ -157,7 +168,13 @@ def log_settings(level: str, form: str, *, every_traceback: bool) -> dict[str, A
             "json": {"()": JsonLines, "tracebacks": tracebacks},
         },
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": form}},
-        "loggers": {"hookonce": own, "uvicorn": own, "uvicorn.access": {"level": "WARNING"}},
+        "filters": {"own_start": {"()": _OwnStart}},
+        "loggers": {
+            "hookonce": own,
+            "uvicorn": own,
+            "uvicorn.error": {"filters": ["own_start"]},
+            "uvicorn.access": {"level": "WARNING"},
+        },
     }
 
 

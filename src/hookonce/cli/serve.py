@@ -23,10 +23,11 @@ from hookonce import Receiver
 from hookonce.http.app import ASGIApp, Receive, Scope, Send
 from hookonce.http.guard import respond
 from hookonce.http.health import HEALTH_PATHS
+from hookonce.logs import get_logger
 from hookonce.receiver.receiver import note_unread
 from hookonce.stores.memory import MemoryStore
 
-from .application import INSPECTOR_PATH, application_of, service_app
+from .application import INSPECTOR_PATH, ReportedStart, application_of, service_app
 from .collecting import collect_rarely
 from .connections import OVERLOADED, Connections, allow_files
 from .durations import Duration
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from hookonce.operations.inspector import Inspector
 
     from .refused import RefusedRequests
+
+_log = get_logger("hookonce")
 
 
 TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - the variable's name, not a token
@@ -201,6 +204,7 @@ def serve(
     inspector, generated_token = None, None
     if with_inspector:
         inspector, generated_token = _inspector(targets, [_own_name(host), *inspector_hosts])
+    listeners = listeners or bound(host, port)
     for one in targets:
         # Report a failure in one line; the server would print a traceback.
         run(_open_once(one))
@@ -212,10 +216,9 @@ def serve(
     connections = Connections(
         max_connections, idle_seconds=idle_seconds, refuse=_refusing(targets[0])
     )
+    start = ReportedStart(app)
     config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
+        start,
         http=connections.protocol(),
         ws="none",  # no WebSockets, because `Connections` does not count them
         backlog=_BACKLOG,
@@ -232,6 +235,8 @@ def serve(
     def after_start(port: int) -> None:
         if member is not None:
             member.report_ready(end_seconds)
+        else:
+            _log.info("%s running on %s (Ctrl-C ends it)", receiver, url_of(listeners))
         # Do not log the token: more people can read the log.
         if generated_token is not None:
             url = f"http://{_own_name(host)}:{port}{INSPECTOR_PATH}/"
@@ -243,14 +248,22 @@ def serve(
         before_end=inspector.end if inspector else lambda: None,
         after_start=after_start,
     )
+    with refused or nullcontext():
+        _run(server, listeners, start)
+    end_with_its_threads()
+
+
+def _run(server: uvicorn.Server, listeners: list[socket.socket], start: ReportedStart) -> None:
+    """Run a server until a signal ends it; exit with the reason if its application fails."""
     # At a signal uvicorn shuts down, then raises the same signal again. Ignore the second signal.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    # uvicorn raises SystemExit if the port is taken
-    with refused or nullcontext(), suppress(KeyboardInterrupt, SystemExit):
+    # uvicorn raises SystemExit if the application cannot start.
+    with suppress(KeyboardInterrupt, SystemExit):
         server.run(listeners)
-    if not server.started:
+    if start.fault is not None:
+        raise CannotBegin(f"the application cannot start: {start.fault}")
+    if not server.started:  # a signal came first
         sys.exit(Status.CANNOT_BEGIN)
-    end_with_its_threads()
 
 
 class _Server(uvicorn.Server):

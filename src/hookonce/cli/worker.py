@@ -15,7 +15,7 @@ from hookonce.logs import get_logger
 from .collecting import collect_rarely
 from .ending import end_seconds_of, end_with_its_threads, ended_by_signals
 from .listeners import bound, url_of
-from .loading import factory_option, load_receivers
+from .loading import factory_option, load_receivers, logged_fault
 from .logs import log_options, start_logging
 from .metrics import metrics_address_option, serving_metrics, supervised_with_metrics
 from .statuses import CannotBegin
@@ -94,7 +94,10 @@ async def _work(
             try:
                 for receiver in receivers:
                     stack = AsyncExitStack()
-                    await stack.enter_async_context(receiver.working())
+                    try:
+                        await stack.enter_async_context(receiver.working())
+                    except Exception as error:
+                        raise CannotBegin(f"{name} cannot start: {logged_fault(error)}") from error
                     stacks.append(stack)
                     names = ", ".join(handler.name for handler in receiver.handlers) or "none"
                     _log.info("%s at endpoint %s, handlers: %s", name, receiver.endpoint, names)

@@ -123,7 +123,9 @@ def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 def error_with_line(error: BaseException) -> str:
     """Return an error's class and message, with the line of the user's own code that raised it."""
-    text = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"SyntaxError: {error.msg} ({Path(error.filename).name}, line {error.lineno})"
+    text = "".join(traceback.format_exception_only(error)).splitlines()[0]
     frames = own_frames(error)
     if not frames:
         return text
