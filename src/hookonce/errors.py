@@ -45,11 +45,12 @@ T = TypeVar("T")
 class NeedsExtra:
     """Turns a failed import of an optional package into an error that names the extra.
 
-    A class, because type checkers expect a generator's context manager to swallow exceptions.
+    It is a class, because type checkers assume that the context manager of a generator may swallow
+    exceptions.
 
     Args:
-        extra: what to install.
-        subject: what needs it.
+        extra: the name of the extra to install.
+        subject: the feature that needs the extra.
         modules: the top-level modules that the extra installs.
     """
 

@@ -86,7 +86,7 @@ class PostTargetFailed(Event[PostTarget]):
 
 
 class CommentReceived(Event[ReceivedComment]):
-    """Someone else wrote a comment; on platforms that are polled it arrives minutes later."""
+    """Someone else wrote a comment. If the service polls the platform, the event is late."""
 
     type: Literal["comment.received"]
 

@@ -15,8 +15,8 @@ ATTEMPTS = 1 + len(RETRY_SECONDS)
 """The largest number of attempts to deliver an event (Limits: Delivery attempts)."""
 
 LAST_ATTEMPT_SECONDS = 16 * 3600.0
-"""An attempt this long after the event's creation, or later, is the last one. By the schedule, the
-eighth attempt comes at most 11.8 hours after creation, and the ninth at least 20.4 hours."""
+"""An attempt this long after the event's creation, or later, is the last attempt. By the schedule,
+the eighth attempt comes at most 11.8 hours after creation, and the ninth at least 20.4 hours."""
 
 SCHEDULE_SECONDS = 26 * 3600.0
 """All attempts come within this time after the event's creation: the schedule takes at most 25

@@ -27,8 +27,8 @@ _log = logging.getLogger("hookonce")
 
 OVERLOADED = later(Reason.OVERLOADED)
 
-# The most bytes of a request's head, or of a body's trailers. httptools sets no limit; h11 sets
-# this one.
+# The most bytes of a request's head, or of a body's trailers. httptools has no limit, and h11 has
+# this limit.
 _MOST_FRAMING_BYTES = 64 * 1024
 # The most header fields: a field of four bytes takes 200 bytes as Python objects.
 _MOST_FIELDS = 256
@@ -75,29 +75,29 @@ class Connections:
         return has_room
 
     def end_request(self, connection: _Connection, now: float) -> None:
-        """Note that a connection now waits for its next request."""
+        """Record that a connection now waits for its next request."""
         if connection in self._asking:
             del self._asking[connection]
             self._waiting[connection] = now
 
     def begin_request(self, connection: _Connection) -> None:
-        """Note that a connection has received the head of a request."""
+        """Record that a connection has received the head of a request."""
         if connection in self._waiting:
             del self._waiting[connection]
             self._asking[connection] = None
 
     def remove(self, connection: _Connection) -> None:
-        """Note that a connection is closed."""
+        """Forget a connection that is closed."""
         self._waiting.pop(connection, None)
         self._asking.pop(connection, None)
         self._not_reading.pop(connection, None)
 
     def stop_reading(self, connection: _Connection, now: float) -> None:
-        """Note that a client has stopped reading an answer."""
+        """Record that a client has stopped reading an answer."""
         self._not_reading[connection] = now
 
     def resume_reading(self, connection: _Connection) -> None:
-        """Note that the client reads again."""
+        """Record that a client reads its answer again."""
         self._not_reading.pop(connection, None)
 
     def close_idle(self, now: float) -> None:
@@ -273,7 +273,7 @@ def allow_files(connections: int) -> None:
     if most != resource.RLIM_INFINITY:
         wanted = min(wanted, most)
     if limit != resource.RLIM_INFINITY and limit < wanted:
-        # On macOS the true maximum is lower than the one that getrlimit returns.
+        # On macOS the true maximum is lower than the maximum that getrlimit returns.
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 

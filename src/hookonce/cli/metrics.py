@@ -1,8 +1,8 @@
 """``hookonce serve --metrics`` and ``hookonce worker --metrics``: an endpoint for Prometheus.
 
 Several processes of a command share a folder of files. Each process writes its own files and reads
-all of them, so that each can answer with the sums. A file outlives its process, even if that
-process is killed, and the process that replaces it adds to the same file.
+the files of all processes, so that any process can answer with the sums. A file stays when its
+process ends, even if the process was killed. The process that replaces it adds to the same file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .supervisor import Member, supervised
 
 _FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
-# How long the end of the command waits for an answer to Prometheus.
+# How long the command, when it ends, waits for a running answer to Prometheus.
 _SHUTDOWN_SECONDS = 2
 
 
@@ -95,7 +95,7 @@ def supervised_with_metrics(
     """Like ``supervised``, but the processes add up their metrics.
 
     They share a folder that the supervisor removes at the end. If ``PROMETHEUS_MULTIPROC_DIR``
-    names a folder, they use that one, and other commands may share it.
+    names a folder, they use that folder, and other commands may share it.
     """
     if os.environ.get(_FOLDER_VARIABLE):
         return supervised(count, announcement, listeners)
@@ -111,7 +111,7 @@ def supervised_with_metrics(
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    """Make a temporary folder, until the block ends in this process."""
+    """Make a temporary folder, and remove it when the block ends in this process."""
     try:
         folder = tempfile.mkdtemp(prefix="hookonce-metrics-")
     except OSError as error:
@@ -154,5 +154,5 @@ async def serving_metrics(
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the command."""
+        """Do nothing, because the command handles signals itself."""
         yield

@@ -1,9 +1,9 @@
-"""Saves refused requests in a folder, for ``hookonce verify`` to explain them.
+"""Saves refused requests in a folder, so that ``hookonce verify`` can explain them.
 
 A thread writes the files, so that a slow disk delays no answer. Strangers decide how many requests
-are refused. So the folder holds a limited number of files and bytes, where a new request replaces
-the oldest; each process saves a limited number per second; and the memory for waiting requests
-is limited. Processes that share the folder lock it while they change it.
+are refused. So three things are limited: the files and bytes in the folder (a new request replaces
+the oldest), the requests that a process saves per second, and the memory for waiting requests.
+Processes that share the folder lock it while they change it.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ _log = get_logger("hookonce.requests")
 
 MOST_FILES = 100
 MOST_BYTES = 20 * 1024 * 1024
-_LARGEST_BODY = MOST_BYTES // 2  # of a larger body only the headers are saved
+_LARGEST_BODY = MOST_BYTES // 2  # if the body is larger, only the headers are saved
 
-# How many requests, and bytes of their bodies, may wait for the thread.
+# The largest number of requests that may wait for the thread, and of the bytes of their bodies.
 _MOST_WAITING = 16
 _MOST_WAITING_BYTES = 8 * 1024 * 1024
-# The pause after each file: even a flood costs little of the disk's and the processor's time.
+# The pause after each file, so that even a flood takes little time of the disk and the processor.
 _PAUSE_SECONDS = 0.05
 # How long a shutdown waits until the last requests are saved.
 _END_SECONDS = 2.0
 
-# The names sort by time. A file with the suffix is not complete.
+# The names of the files begin with the time, so they sort by time. A ``.part`` file is not
+# complete.
 _NAME = re.compile(r"\d{8}T\d{12}Z-\w+-[0-9a-f]{8}\.http(\.part)?")
 _PART = ".part"
 
@@ -98,7 +99,7 @@ class RefusedRequests(Observer):
         self._thread.join(_END_SECONDS)
 
     def around(self, app: ASGIApp) -> ASGIApp:
-        """Return the application; this object then knows the request that is being answered."""
+        """Wrap an application, so that this object knows the request that is being answered."""
 
         async def with_scope(scope: Scope, receive: Receive, send: Send) -> None:
             _current_scope.set(scope)  # the server runs each request in a context of its own
@@ -156,11 +157,11 @@ class RefusedRequests(Observer):
                 self._has_failed = True
             else:
                 self._has_failed = False
-            del request  # it may be large
+            del request  # free the body, which may be large, before the next wait
             self._has_ended.wait(_PAUSE_SECONDS)
 
     def _next(self) -> SavedRequest | None:
-        """Wait for a request; return None after the end."""
+        """Wait for the next request to save; return None after the end."""
         with self._changed:
             while not self._waiting:
                 if self._has_ended.is_set():
@@ -208,7 +209,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _make_room(folder: int, size: int) -> None:
-    """Delete the oldest files of a locked folder, and what a killed process left unfinished."""
+    """Delete the oldest files of a locked folder, and unfinished files of killed processes."""
     sizes = {}
     for name in sorted(os.listdir(folder)):
         if not _NAME.fullmatch(name):

@@ -170,7 +170,7 @@ class _Rotation:
     wait_seconds: float
 
     async def run(self, client: Client) -> bool:
-        """Begin a rotation or continue an open one; return whether every step succeeded."""
+        """Begin a rotation, or continue an open rotation; return whether every step succeeded."""
         with changing(self.file):
             rotation = self._open_rotation()
             if rotation is None:

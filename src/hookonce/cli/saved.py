@@ -1,4 +1,4 @@
-"""A request in a file: ``hookonce serve --save-refused`` writes it, ``hookonce verify`` reads it.
+"""The file of a request: ``hookonce serve --save-refused`` writes it, ``hookonce verify`` reads it.
 
 The file is the request as HTTP: request line, headers, an empty line and the body. A comment in
 its first line says how and when the receiver refused it::

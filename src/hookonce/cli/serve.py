@@ -347,7 +347,7 @@ def _refused_requests(folder: Path) -> RefusedRequests:
 
 
 def _check_several(*, with_inspector: bool, with_reload: bool) -> None:
-    """Exit with a usage error if an option needs a single process."""
+    """Exit with a usage error if there are several processes and an option needs only one."""
     if with_reload:
         raise click.UsageError("--reload restarts one process; leave out --processes")
     if with_inspector:

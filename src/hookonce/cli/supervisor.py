@@ -64,7 +64,8 @@ class Member:
     """The connection of a process to its supervisor; the process ends when the supervisor ends.
 
     Attributes:
-        place: the number of the process, from 0; a process that replaces another has its number.
+        place: the number of the process, from 0. A process that replaces a dead process gets the
+            same number.
     """
 
     def __init__(self, line: socket.socket, place: int) -> None:
@@ -189,7 +190,7 @@ class _Supervisor:
         return True
 
     def _read_reports(self, seconds: float) -> None:
-        """Note which processes are ready; wait up to ``seconds`` for a report."""
+        """Record which processes are ready; wait up to ``seconds`` for a report."""
         if not select.select([self._ours], [], [], seconds)[0]:
             return
         *lines, self._received = (self._received + self._ours.recv(4096)).split(b"\n")

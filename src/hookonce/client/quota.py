@@ -11,7 +11,7 @@ _log = get_logger("hookonce.client")
 
 
 class Quota(NamedTuple):
-    """The rest of the day's quota at the last answer; all keys of a workspace share one quota.
+    """The rest of the day's quota at the last answer. All keys of a workspace share the quota.
 
     Attributes:
         limit: requests in a day.

@@ -1,7 +1,7 @@
-"""The pool of an async ledger: the application's own, or one that the ledger makes.
+"""The pool of an async ledger: the application's own pool, or a pool that the ledger makes.
 
 An async pool belongs to the event loop in which it was opened. A module is imported before its
-event loop runs, so it cannot open a pool; but it can pass a function that makes one.
+event loop runs, so it cannot open a pool. But it can pass a function that makes a pool.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Pool(Protocol):
-    """What the pools of all drivers have in common."""
+    """The method that the pools of all drivers have."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -27,7 +27,7 @@ class LedgerPool(Generic[P]):
     """The pool of a ledger.
 
     Args:
-        pool: the application's open pool, or a function that makes one.
+        pool: the application's open pool, or a function that makes a pool.
         open_pool: opens a new pool.
     """
 
@@ -55,7 +55,7 @@ class LedgerPool(Generic[P]):
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
-        """Keep the pool open in the block; the last block to end closes a pool made here."""
+        """Keep the pool open during the block; after the last block, close a pool made here."""
         self._users += 1
         try:
             yield
@@ -63,5 +63,6 @@ class LedgerPool(Generic[P]):
             self._users -= 1
             if self._users == 0 and self._make is not None and self._pool is not None:
                 pool, self._pool = self._pool, None
-                self._opening = asyncio.Lock()  # the next event loop needs another lock
+                # The next block may run in another event loop, which needs another lock.
+                self._opening = asyncio.Lock()
                 await pool.close()

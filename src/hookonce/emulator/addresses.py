@@ -15,8 +15,8 @@ from urllib.parse import SplitResult, urlsplit
 from ..client.addresses import is_public, unwrapped
 from .refusals import Issue, RefusedError, invalid, refused
 
-# The characters of RFC 3986. URL parsers disagree about other characters: the check could see a
-# different host than the one that gets the delivery.
+# The characters of RFC 3986. URL parsers disagree about other characters, so that the delivery
+# could go to another host than the host that was checked.
 _URI = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 
 

@@ -56,8 +56,8 @@ _KEEPS_OUT = frozenset(
 )
 """The disturbances that can make an attempt fail even if the receiver is correct."""
 
-# Disturbances in `_KEEPS_OUT` affect no attempt after this one. All later attempts arrive, so that
-# the receiver is at fault if an event is lost after nine attempts.
+# Disturbances in `_KEEPS_OUT` affect only attempts up to this number. All later attempts arrive, so
+# that the receiver is at fault if an event is lost after nine attempts.
 _LAST_KEPT_OUT = 3
 
 _FIRST_ONLY = frozenset({Disturbance.DELAY, Disturbance.REORDERING})

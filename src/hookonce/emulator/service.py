@@ -292,7 +292,7 @@ class EmulatedService:
         return delivery.to_resource()
 
     def rotate_secret(self, endpoint: str | None = None, *, secret: str | None = None) -> str:
-        """Rotate an endpoint's secret and return the new one; both sign events for 24 hours.
+        """Rotate an endpoint's secret and return the new secret; both sign events for 24 hours.
 
         Args:
             endpoint: the endpoint's id; optional if there is only one endpoint.

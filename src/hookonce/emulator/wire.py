@@ -67,7 +67,7 @@ class Wire:
         return await self._post(sent, plan.network, loses_answer=plan.loses_answer)
 
     async def deliver_copy(self, row: DeliveryRow, endpoint: EndpointRow, plan: Plan) -> None:
-        """Send an extra copy of an attempt: the service promises delivery at least once."""
+        """Send an extra copy of an attempt: the service may deliver an event more than once."""
         sent = self._signed(row, endpoint, plan)
         await self._post(_Prepared(sent.request, replace(sent.attempt, is_extra=True)))
 
@@ -168,7 +168,7 @@ class Wire:
 
 
 def _changed(body: bytes) -> bytes:
-    """Return the body of an event with one changed letter in a value; it stays valid JSON."""
+    """Return the body of an event with one letter of a value changed; the body stays valid JSON."""
     value = b'"workspaceId":"'
     index = body.find(value) + len(value) if value in body else len(body) - 1
     return body[:index] + bytes([body[index] ^ 1]) + body[index + 1 :]

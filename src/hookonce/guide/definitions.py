@@ -35,7 +35,7 @@ class Class(NamedTuple):
 
     @property
     def is_protocol(self) -> bool:
-        """Whether the class is a ``Protocol`` itself; a class that implements one is not."""
+        """Whether the class is a ``Protocol``, and does not only implement a protocol."""
         return "Protocol" in self.bases
 
     @property

@@ -180,7 +180,7 @@ def _class_and_members(module: str, name: str, cls: Class, doc: str) -> Iterator
 
 
 def _members(path: str, cls: Class) -> Iterator[Name]:
-    """Yield the public methods and properties of a class; inherited ones come last."""
+    """Yield the public methods and properties of a class; the inherited members come last."""
     seen: set[str] = set()
     for owner in (cls, *cls.ancestors):
         for function in owner.functions:

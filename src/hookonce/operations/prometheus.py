@@ -267,7 +267,7 @@ class PrometheusObserver(Observer):
 
 
 def write_files_of(writer: str) -> None:
-    """Let this process write its metrics into the files of ``writer``, and add to what is there.
+    """Let this process write its metrics into the files of ``writer``, and add to their counts.
 
     Without this call each process has its own files in ``PROMETHEUS_MULTIPROC_DIR``. The files of
     ended processes stay, so that their counts stay in the sums, and each restart adds more files.
@@ -280,7 +280,7 @@ def write_files_of(writer: str) -> None:
     # A "live" gauge, which only the application can have, must not outlive its process.
     mark_process_dead(writer)  # type: ignore[no-untyped-call]  # not annotated
     own = os.getpid()
-    # A process forked from this one gets its own files.
+    # A process that is forked from this process gets its own files.
     values.ValueClass = values.MultiProcessValue(  # type: ignore[no-untyped-call]  # not annotated
         lambda: writer if os.getpid() == own else os.getpid()
     )
@@ -322,8 +322,8 @@ class _MetricsApp:
 def _closing(send: Send) -> Send:
     """Return a ``send`` that closes the connection after the answer.
 
-    If several processes share a port, Prometheus then reaches all of them in turn, and a process
-    whose event loop is blocked cannot hide the others.
+    If several processes share a port, Prometheus then reaches different processes, and a process
+    with a blocked event loop does not hide the others.
     """
 
     async def closing(message: Message) -> None:

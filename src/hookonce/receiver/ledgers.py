@@ -30,7 +30,7 @@ def ledgers_of(handlers: Iterable[Handler]) -> list[AnyLedger[Any]]:
 
 @asynccontextmanager
 async def ledgers_in_use(handlers: Iterable[Handler]) -> AsyncIterator[None]:
-    """Keep the connections of the handlers' ledgers open in the block."""
+    """Keep the connections of the handlers' ledgers open during the block."""
     async with AsyncExitStack() as stack:
         for ledger in ledgers_of(handlers):
             if isinstance(ledger, InUse):

@@ -94,7 +94,7 @@ class Lifetime:
         self.attempts.accepting = True
 
     async def end(self) -> None:
-        """Close the receiver for an application; after the last one, drain all attempts."""
+        """Close the receiver for an application; after the last application, drain all attempts."""
         self._applications -= 1
         try:
             if self._applications == 0:

@@ -209,7 +209,7 @@ class Receiver(Router):
 
     @property
     def rotation(self) -> Rotation | None:
-        """The rotation of the sender's secret that is under way, if deliveries show one."""
+        """The current rotation of the sender's secret, if deliveries show a rotation; else None."""
         return self._wiring.rotation.current
 
     @property
@@ -616,8 +616,8 @@ def note_unread(receiver: Receiver, outcome: Outcome, seconds: float) -> None:
 def replaced(receiver: Receiver, other: Receiver) -> Iterator[None]:
     """Replace a receiver by another one while the block lasts, wherever it is mounted.
 
-    The application's lifespan then opens the other receiver, and its routes call the other one; the
-    store of the first stays closed. Neither receiver may be in use before.
+    The application's lifespan then opens the other receiver, and its routes call the other
+    receiver; the store of the first stays closed. Neither receiver may be in use before.
     """
     own, receiver._wiring = receiver._wiring, other._wiring
     try:

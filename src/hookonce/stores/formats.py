@@ -1,7 +1,7 @@
-"""Formats of stored records, and how a store changes from one to the next.
+"""The formats of stored records, and the upgrade of a store to a newer format.
 
-A store notes the number of its format, and every call compares it. A version of hookonce knows one
-format or several, the oldest first. It gives a new store its newest format. In an existing store it
+A store contains the number of its format, and every call compares this number. A version of
+hookonce knows one or more formats. It gives a new store its newest format. In an existing store it
 writes the format that it finds, so that processes of the version before can use the store too, and
 an operator can go back to that version. Only ``upgrade`` raises the number, after every process of
 an older version has ended. A process that does not know the number that it finds reads and writes
@@ -17,10 +17,10 @@ from ..errors import StoreError
 from .protocols import WORKER_SECONDS
 
 SEEN_SECONDS = 10.0
-"""How often a process in use notes in its store that it runs."""
+"""How often a process that uses a store writes into the store that it is running."""
 
 OLD_SECONDS = WORKER_SECONDS + SEEN_SECONDS
-"""A process counts as running for this long after its last note, or for the longest live lease."""
+"""A process counts as running until this long after its last such write, or the longest lease."""
 
 
 class FormatError(StoreError):
@@ -31,8 +31,9 @@ class Upgrade(NamedTuple):
     """What ``UpgradableStore.upgrade`` has done.
 
     Attributes:
-        before: the number of the store's format before the call.
-        after: the number now; the same if the store had the newest format already.
+        before: the number of the store's format before the upgrade.
+        after: the number after the upgrade; the same number if the store had the newest format
+            already.
     """
 
     before: int
@@ -41,7 +42,7 @@ class Upgrade(NamedTuple):
 
 @runtime_checkable
 class UpgradableStore(Protocol):
-    """A store that notes the number of its format."""
+    """A store that contains the number of its format, and can be upgraded."""
 
     async def upgrade(self) -> Upgrade:
         """Raise the store to the newest format that this version knows.
@@ -50,7 +51,7 @@ class UpgradableStore(Protocol):
 
         Raises:
             StoreError: an older version has used the store lately, or the store failed. The store
-                is as before; of several shards, some may have the new format.
+                is unchanged, but if it has several shards, some may have the new format.
         """
         ...
 
@@ -80,7 +81,7 @@ def outdated(found: int, known: Sequence[int]) -> tuple[str, ...]:
 
 
 def in_use(seconds: float) -> StoreError:
-    """Return the refusal of an upgrade.
+    """Return the error for an upgrade while an older version uses the store.
 
     Args:
         seconds: how long ago an older version has used the store.

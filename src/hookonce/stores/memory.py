@@ -75,7 +75,7 @@ class MemoryStore(RecordStore):
         self._buried = 0
         self._key_locks: OrderedDict[KeyLock, KeyLockRecord] = OrderedDict()
         self._accepted: OrderedDict[DeliveryKey, float] = OrderedDict()
-        # Each dictionary with a function that returns the time at which a value expires.
+        # Pairs of a dictionary and a function that returns the time at which a value expires.
         self._kept: tuple[tuple[OrderedDict[Any, Any], Callable[[Any], float]], ...] = (
             (self._done, float),
             (self._records, lambda record: max(record.expires, record.until)),

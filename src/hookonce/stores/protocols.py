@@ -295,7 +295,7 @@ class Reports(Protocol):
         ...
 
     async def stats(self, *, endpoint: str | None = None) -> StoreStats:
-        """Return the counts of one endpoint, or of all endpoints together."""
+        """Count the events of one endpoint, or of all endpoints, by their states."""
         ...
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
@@ -465,7 +465,7 @@ class Wrapped:
         return f"{type(self).__name__}({type(self.inner).__name__})"
 
     async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - for subclasses
-        """Pass one call on; a subclass overrides this to act before and after it.
+        """Make a call of the other store; a subclass may act before and after it.
 
         Args:
             name: the name of the called method.

@@ -36,7 +36,7 @@ def delivery_fields(
 
 
 def record_fields(record: object) -> dict[str, object]:
-    """Return the fields of a log record about an observer's record; none if it is no event's."""
+    """Return the fields of a log record about an observer's record; empty without an event."""
     if isinstance(record, DeliveryAnswered):
         attempt = None if record.hints is None else record.hints.attempt
         return event_fields(record.endpoint, record.event_id, record.event_type, attempt=attempt)
@@ -137,7 +137,7 @@ class AttemptLog(Observer):
         self._taken: dict[DeliveryKey, float] = {}
 
     def event_fetched(self, record: EventFetched) -> None:
-        """Note when the attempt began."""
+        """Remember when the attempt began."""
         self._taken[record.delivery.key] = time.perf_counter()
 
     def event_settled(self, record: EventSettled) -> None:

@@ -55,7 +55,7 @@ class LoopMonitor:
         return LoopBlocked(self._endpoint, handler, seconds) if seconds >= BLOCKED_SECONDS else None
 
     def check(self) -> None:
-        """Check for a tick since the last check; if there was no tick, note the running handler."""
+        """Check for a tick since the last check; without a tick, remember the running handler."""
         if self._ticks != self._seen:
             self._seen, self._looks = self._ticks, 0
             return

@@ -1,4 +1,4 @@
-"""The name of a process, the same in the log, the inspector, ``/readyz`` and the commands."""
+"""The name of a process: the same name in the log, the inspector, ``/readyz`` and the commands."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from functools import lru_cache
 
 from ..stores.values import new_token
 
-# Process ids repeat: each container may have its own process 1, and some containers share a host
-# name. A supervisor's processes inherit this text, so that the supervisor knows their names.
+# A process id is not unique: each container may have its own process 1, and some containers share a
+# host name. So a random text is a part of the name. The processes of a supervisor inherit this
+# text, so that the supervisor knows their names.
 _RUN = new_token()[2:8]
 
 

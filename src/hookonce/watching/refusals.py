@@ -44,7 +44,8 @@ class Refusals(NamedTuple):
         since_unix: when the first of them was refused, in Unix seconds.
         deliveries: how many were refused.
         reason: the reason of the last refusal, for example ``no_matching_signature``.
-        skew: for a last timestamp outside the tolerance, our clock minus it in seconds.
+        skew: our clock minus the last timestamp, in seconds, if that timestamp was outside the
+            tolerance.
     """
 
     since_unix: float
@@ -72,7 +73,7 @@ class Refusals(NamedTuple):
 class RefusalWatch:
     """Counts the refused deliveries since the last genuine one.
 
-    The doctor's tests do not count: the same secret has signed or forged them.
+    The doctor's tests do not count, because they prove nothing about the sender's secret.
 
     Args:
         clock: Unix time in seconds.

@@ -85,7 +85,7 @@ class RotationWatch:
         return tuple(self._matched.get(secret) for secret in self._look())
 
     def note(self, record: DeliveryAnswered) -> None:
-        """Note which secret matched and how many signatures the delivery had."""
+        """Record which secret matched, and how many signatures the delivery had."""
         self._note(record)
         self.quiet_until = 0.0 if self.current or self._half_known else self._next_look
 
@@ -113,7 +113,7 @@ class RotationWatch:
             self._note_second(delivery.id, at, has_both=has_both)
 
     def _note_second(self, event_id: str, at: float, *, has_both: bool) -> None:
-        """Note an event with two signatures; ``has_both`` is true if known secrets made both."""
+        """Record an event with two signatures; ``has_both`` is true if known secrets made both."""
         known = self._half_known.values()
         since = self.current.since if self.current else utc(min([at, *known]))
         if has_both:

@@ -23,7 +23,7 @@ class StoreFailures:
         self._failed_at: float | None = None
 
     def note(self, record: DeliveryAnswered) -> None:
-        """Note an answer that says that the store has failed."""
+        """Record an answer with the reason that the store has failed."""
         if record.outcome.reason == Reason.STORE_UNAVAILABLE:
             self._failed_at = time.monotonic()
 

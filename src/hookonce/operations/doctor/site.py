@@ -23,16 +23,16 @@ from .unfinished import unfinished_finding
 
 _PLACE = "url"
 _LOOK_UP_SECONDS = 5.0
-_MOST_BODY_BYTES = 16 * 1024 * 1024  # a limit: the body is sent at each run of the doctor
+_MOST_BODY_BYTES = 16 * 1024 * 1024  # limited, because each run of the doctor sends the body
 _SIGNS_OF_A_CHANGED_BODY = {Refusal.NO_MATCHING_SIGNATURE, Reason.BODY_INCOMPLETE}
 
 
 async def examine_site(subject: Subject, url: str, transport: Transport) -> list[Finding]:
     """Send at most five test deliveries to a running server, and check the answers.
 
-    They are signed with the receiver's newest secret. One has the largest body that the receiver
-    accepts. The body of the last never ends, so the check lasts until the server gives up, or
-    twelve seconds.
+    They are signed with the receiver's newest secret. One delivery has the largest body that the
+    receiver accepts. The body of the last delivery never ends, so the check lasts until the server
+    gives up, or twelve seconds.
 
     Args:
         subject: the receiver.

@@ -35,7 +35,7 @@ class _OnServers(Protocol):
 
 # The time limit for a user's own store; the built-in stores give up after three seconds.
 _STORE_SECONDS = 5.0
-# How many events of the inbox, and as many dead letters, are read to find outstanding handlers.
+# To find outstanding handlers, read this many events of the inbox, and this many dead letters.
 _CHECKED_EVENTS = 1_000
 
 

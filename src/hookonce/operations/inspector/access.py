@@ -143,7 +143,7 @@ def take_token(scope: MutableMapping[str, Any]) -> str | None:
 
 
 def _session_names(visitor: HTTPConnection) -> Iterator[str]:
-    """Yield every cookie with the inspector's name: another inspector on this host may set one."""
+    """Yield all cookies with the inspector's name; other inspectors on this host may set some."""
     for pair in ";".join(visitor.headers.getlist("cookie")).split(";"):
         name, _, value = pair.strip().partition("=")
         if name == COOKIE:

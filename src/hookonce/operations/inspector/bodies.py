@@ -19,7 +19,7 @@ _MOST_RAW = 64 * 1024
 MOST_VALUE = 2000
 MOST_LEVELS = 100
 LEAST_SCRUBBED = 4
-"""The fewest characters of a hidden value to search for: shorter ones occur by chance."""
+"""Search only for hidden values with this many characters: shorter values occur by chance."""
 
 # In a list of headers, one field holds a header's name and the next holds its value.
 _NAME_NAMES = {"field", "header", "key", "name"}
@@ -192,7 +192,7 @@ class _Reader:
             self._add("mark", brackets if is_empty else f"\n{'  ' * level}{brackets[1]}")
 
     def _add_value(self, kind: str, value: str) -> None:
-        """Add a name, text or number; cut a long one."""
+        """Add a name, text or number; cut it if it is long."""
         if self.is_cut:
             return
         text = value[:MOST_VALUE]

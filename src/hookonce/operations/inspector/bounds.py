@@ -16,7 +16,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Limits of what the inspector keeps in memory, and of its visitors.
+    """Limits of the inspector's memory, and of the number of its visitors.
 
     Refused requests are kept apart, so a flood of forged ones pushes out no genuine delivery. Bytes
     are those of bodies, headers and tracebacks; the objects around them are not counted.

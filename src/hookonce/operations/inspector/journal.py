@@ -126,7 +126,7 @@ class Journal(StepObserver):
             history.stored_state, history.version = state, self.version
 
     def delivery_authenticated(self, record: DeliveryAuthenticated) -> None:
-        """Note a genuine delivery before its answer, unless too many arrive."""
+        """Record a genuine delivery before its answer, unless too many arrive."""
         event_id = record.delivery.id
         if event_id not in self.followed:
             second = int(record.received.at_unix)
@@ -143,7 +143,7 @@ class Journal(StepObserver):
             self._read_notes()
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Note the answer to a genuine delivery; keep a refused request."""
+        """Record the answer to a genuine delivery; keep a refused request."""
         kind = kind_of(record.outcome)
         self.series.note_answer(kind, record.seconds)
         if record.verified is not None:
@@ -159,7 +159,7 @@ class Journal(StepObserver):
         self._refused.put(seen.number, seen, _trim(seen, self._most_refused_bytes))
 
     def handler_failed(self, record: HandlerFailed) -> None:
-        """Note a failure as text, and follow its event."""
+        """Record a failure as text, and follow its event."""
         event_id, step = step_of(record, system_clock())
         self.follow(event_id)
         self._append(_Failure(event_id, step))

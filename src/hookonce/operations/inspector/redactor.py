@@ -197,7 +197,7 @@ def _letters(plain: str) -> tuple[str, Sequence[int]]:
 
 
 def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Return a text with ``[redacted]`` in place of the spans; spans that touch become one."""
+    """Return a text with ``[redacted]`` in place of the spans; spans that touch are merged."""
     pieces: list[str] = []
     done = -1
     for start, end in sorted(spans):

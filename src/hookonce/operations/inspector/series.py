@@ -12,7 +12,7 @@ from .seen import AnswerKind
 
 LENGTH_SECONDS = 300
 
-# Upper bounds of the histogram, from 0.1 ms to 20 s; each is 1.2 times the one before.
+# Upper bounds of the histogram, from 0.1 ms to 20 s; each bound is 1.2 times the last.
 _FIRST_BOUND_SECONDS = 0.0001
 _FACTOR = 1.2
 _BOUNDS: tuple[float, ...] = tuple(_FIRST_BOUND_SECONDS * _FACTOR**step for step in range(68))
@@ -60,7 +60,7 @@ class Series:
             second.times[bisect_left(_BOUNDS, one)] += 1
 
     def note_inbox(self, depth: int, age: float | None) -> None:
-        """Note how many events the inbox holds, and how old the oldest is."""
+        """Record how many events the inbox holds, and how old the oldest event is."""
         second = self._current()
         second.depth = depth
         second.age = age if age is not None and isfinite(age) else None  # charts need finite values

@@ -44,7 +44,7 @@ NONE: frozenset[str] = frozenset()
 
 
 class MakeStore(Protocol):
-    """Makes a store, for example the class of the store with its first arguments bound.
+    """Makes a store: a function, or the class of the store with its first arguments bound.
 
     The store takes the time from ``clock``, also for leases, and remembers handled events for the
     ``retention``.

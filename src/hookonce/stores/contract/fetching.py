@@ -225,7 +225,8 @@ async def a_cancelled_wait_does_no_harm(bench: Bench) -> None:
         await asyncio.sleep(0.01)
         waiting.cancel()
         await asyncio.wait({waiting})
-        assert waiting.cancelled() or not waiting.exception()  # it may end before `cancel`
+        # `wait` may have ended before `cancel`.
+        assert waiting.cancelled() or not waiting.exception()
     await enqueue(inbox)
     assert len((await fetch(inbox)).fetched) == 1
 

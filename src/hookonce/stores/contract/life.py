@@ -156,7 +156,7 @@ class _Event:
         return Answer.APPLIED
 
     async def _end(self) -> None:
-        """Move the clock past the sender's last attempt; extend a live claim to keep it."""
+        """Move the clock past the sender's last attempt, and extend a claim to keep it live."""
         is_live = (await self.store.stats()).in_flight
         self.bench.clock.advance(HOUR)
         if is_live:

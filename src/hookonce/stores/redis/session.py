@@ -75,8 +75,8 @@ class Session:
     async def _agree(self) -> None:
         """Let the first shard compare the number of shards, before another shard is used.
 
-        A process with another number would look for events in other shards. The first shard is the
-        same for every number.
+        A process with another number would look for an event in another shard. Every process has
+        the same first shard.
         """
         await self.shards[0].run(step("agree"))
 
@@ -152,7 +152,8 @@ class Session:
 
     async def aclose(self) -> None:
         """Finish the calls in flight and close the connections."""
-        for shard in reversed(self.shards):  # the others may ask the first shard
+        # The first shard has agreed, so the other shards may be used.
+        for shard in reversed(self.shards):
             await shard.aclose()
         await self.listener.aclose()
         await self.servers.aclose()

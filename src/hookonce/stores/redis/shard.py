@@ -62,7 +62,7 @@ class Shard:
 
     Attributes:
         now: Unix seconds by the script's clock in the last batch.
-        format: the format of records that the last batch was sent with.
+        format: the number of the record format in the last batch.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Shard:
         self, steps: Sequence[EncodedStep], now: bytes, seconds: float, heard: Callable[[], None]
     ) -> list[Any]:
         safety = self._safety
-        # The server must reply to the wait before our own time limit ends.
+        # The server must end its wait, and reply, before our own time limit ends.
         wait = [safety.command(_PART_TO_WAIT * seconds)] if safety.needs_wait else []
         try:
             answer, waited = await self._exchange(steps, now, wait, heard)
@@ -247,7 +247,7 @@ class Shard:
         return number
 
     def _use(self, number: int) -> None:
-        """Send calls with this format from now on."""
+        """Use this format in all calls from now on."""
         self.format = number
         settings = self._settings
         # The arguments that are the same in every call; prelude.lua explains them.

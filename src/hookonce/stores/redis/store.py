@@ -128,7 +128,7 @@ class RedisStore(RedisReports, RedisReconciling):
 
     async def upgrade(self) -> Upgrade:
         """Raise the format of the records; see ``UpgradableStore.upgrade``."""
-        # A session of its own: no other step may share a call with the upgrade.
+        # Use a new session, because no other step may share a call with the upgrade.
         session = Session(self._settings, self.flushes.notify)
         try:
             return await session.upgrade()

@@ -115,7 +115,7 @@ def _refuse_opening(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "sqlite3.connect":
         path = file_of_database(path)
     if not isinstance(path, str | bytes | os.PathLike):
-        return  # a file descriptor, or a database in memory
+        return  # nothing to guard: a file descriptor, or a database in memory
     file = identity_of(path)
     if any(file in guard.files for guard in tuple(_guards)):
         raise PermissionError(

@@ -30,9 +30,10 @@ FORMATS: tuple[int, ...] = (1,)
 
 # Bodies of the inbox have a table of their own, so that a heartbeat, which changes the entry, does
 # not write the body again. Every change of the inbox updates `inbox_sizes`, so that an enqueue need
-# not count the entries of its endpoint. In `dead`, `kept` is 0 for a dead letter, 1 for a
-# delivery that becomes one if its claim ends unsettled, and 2 for a delivery that becomes one at
-# `buried_at`, until which the sender may send the event again.
+# not count the entries of its endpoint. In `dead`, `kept` is 0 for a dead letter. It is 1 for a
+# kept delivery that becomes a dead letter if its claim ends without a result. It is 2 for a kept
+# delivery that becomes a dead letter at `buried_at`; until then the sender may send the event
+# again.
 _VERSION_1 = f"""
 PRAGMA application_id = {_APPLICATION_ID};
 
@@ -235,7 +236,7 @@ class FileFormat:
 
     Args:
         known: the formats that the process can read and write, oldest first.
-        now: the clock of leases.
+        now: returns the time by the clock of leases.
 
     Attributes:
         number: the format that the last transaction has found.
@@ -259,12 +260,12 @@ class FileFormat:
                 self._migrate(connection)
 
     def check(self, connection: apsw.Connection) -> None:
-        """Compare the format at the beginning of a transaction, and note that the process runs.
+        """Compare the format at the beginning of a transaction, and record that the process runs.
 
         Raises:
             FormatError: the process does not know the format.
         """
-        # Not `_pragma`, which is slower.
+        # `_pragma` would be slower.
         found: Any = connection.execute("PRAGMA user_version").get
         if found != self.number:
             if found not in self._known:
@@ -284,8 +285,8 @@ class FileFormat:
         before = self.number
         if before < self._known[-1]:
             now = self._now()
-            # A running attempt extends its lease after a third of it, so its process was seen
-            # within the lease.
+            # A running attempt extends its lease after a third of the lease, so its process was
+            # seen within the lease.
             longest: Any = connection.execute(_LONGEST_LEASE, {"now": now}).get
             patience = max(OLD_SECONDS, longest + SEEN_SECONDS)
             seen: Any = connection.execute(_SEEN, (self._known[-1], now - patience, now)).get

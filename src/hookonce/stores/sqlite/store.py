@@ -183,7 +183,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
     async def fetch(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
-        # Note the state of the log before the fetch, so that `wait` notices any later enqueue.
+        # Remember the state of the log before the fetch, so that `wait` notices any later enqueue.
         self._looked[endpoint] = self._log_state()
         batch: Batch = await self._run(
             lambda connection: self._inbox.fetch(connection, limit, lease, endpoint, worker, token),
