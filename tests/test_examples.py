@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 
 COVERED = {
+    "answering.py": "test_the_bot_that_answers_comments_passes_a_simulation_with_its_api",
     "django_app.py": "test_the_django_project_handles_each_event_once",
     "fastapi_app.py": "test_the_fastapi_application_handles_each_event_once",
     "flask_app.py": "test_the_flask_view_verifies_and_reads_deliveries",
@@ -294,6 +295,15 @@ def test_the_lambda_function_handles_each_event_once(tmp_path: Path) -> None:
     said, *reasons = result.output.splitlines()
     assert said.startswith("ines.walks: Do you have the walnut bread")
     assert reasons == ["handled", "duplicate"]
+
+
+def test_the_bot_that_answers_comments_passes_a_simulation_with_its_api() -> None:
+    arguments = ("chaos", "examples.answering:receiver", "--events", "60", "--seed", "7", "--json")
+    result = run(*arguments, here=ROOT)
+    assert (result.status, result.errors) == (0, "")
+    report = json.loads(result.output)
+    assert report["replies"] > 0
+    assert report["replied_twice"] == 0
 
 
 def test_chaos_finds_the_mistake_of_the_example_that_marks_events_too_soon(tmp_path: Path) -> None:

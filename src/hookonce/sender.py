@@ -37,3 +37,9 @@ TOLERANCE_SECONDS = 300.0
 
 TEST_TYPE = "webhook.test"
 """The type of a test event, which the sender never retries."""
+
+API_URL_VARIABLE = "HOOKONCE_API_URL"
+"""The environment variable with the base URL of the service's API."""
+
+API_KEY_VARIABLE = "HOOKONCE_API_KEY"
+"""The environment variable with the key for the service's API."""

@@ -103,3 +103,14 @@ async def test_settings_may_have_any_name(client: Client, api: ScriptedApi) -> N
     settings = {"titel": "x", "new": {"captoin": 1}}
     await client.posts.replace("post_1", {"targets": [{**TARGET, "settings": settings}]})
     assert api.asked[0].json["targets"][0]["settings"] == settings
+
+
+def test_the_address_and_the_key_come_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOOKONCE_API_URL", " https://api.example.com/v1/\n")
+    monkeypatch.setenv("HOOKONCE_API_KEY", "example_sk_1")
+    assert repr(Client()) == "Client('https://api.example.com')"
+    monkeypatch.setenv("HOOKONCE_API_URL", "")
+    with pytest.raises(ValueError, match="set the environment variable HOOKONCE_API_URL"):
+        Client()

@@ -12,8 +12,9 @@ from secrets import randbelow
 import click
 
 from hookonce.errors import LedgerError, StoreError
-from hookonce.simulation import Breach, Mode, SimulationReport, simulate
-from hookonce.simulation.simulation import DEFAULT_CHAOS, DEFAULT_EVENTS
+from hookonce.simulation import Breach, Mode, SimulationReport
+from hookonce.simulation.api_port import ApiPort
+from hookonce.simulation.simulation import DEFAULT_CHAOS, DEFAULT_EVENTS, simulate_at
 
 from .ending import terminated_as_interrupted
 from .loading import factory_option, load_receivers, stand_in_secrets
@@ -33,6 +34,7 @@ _COUNTED = {
     Breach.OVERLAP: "handled at the same time as another event of their key",
     Breach.LATE: "answered late",
     Breach.FORGED: "forgeries accepted",
+    Breach.REPLIED_TWICE: "comments answered twice",
     Breach.PUNISHED: "answers that can disable the endpoint",
 }
 
@@ -90,22 +92,22 @@ def chaos(
     retry, and the receiver restarts. Time is virtual, so that a day takes seconds.
 
     The handlers really run: point them at test systems. Their output is not shown. The command does
-    not use the receiver's own store and secrets.
+    not use the receiver's own store and secrets. The emulated service also answers the calls of its
+    API: HOOKONCE_API_URL and HOOKONCE_API_KEY lead there.
 
     The same --seed repeats the events and the faults. Virtual time stands still while a store, a
     database or a handler waits for an answer, so the speed of this machine does not matter.
 
     Exits 0 only if no event was lost, given up or handled twice, no handler with latest_by ran
-    after a newer event, no handlers with serial_by ran at the same time, no forgery was accepted,
-    and every answer came in time. An event that a handler rejects is a dead letter, not a fault.
+    after a newer event, no handlers with serial_by ran at the same time, no comment was answered
+    twice, no forgery was accepted, and every answer came in time. An event that a handler rejects
+    is a dead letter, not a fault.
 
     For example: hookonce chaos app.hooks:receiver --events 2000 --seed 7
     """
     store_url = chosen_url(store_url, store_file)
     if store_url is not None:
         check_store(store_url)  # a simulation would wait far longer for an unreachable store
-    with stand_in_secrets():
-        targets = load_receivers(receiver, factory=factory)
     output = Output(as_json=as_json)
     seed = randbelow(2**31) if seed is None else seed
     mode = {None: Mode.AS_IT_IS, True: Mode.INBOX, False: Mode.INLINE}[with_inbox]
@@ -113,12 +115,16 @@ def chaos(
     logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)
     logging.getLogger().addHandler(logging.NullHandler())  # nor print what libraries log
     passed = True
-    with terminated_as_interrupted(), output.progress("chaos") as moved:
+    # The module may read the address of the API from the environment when it is imported.
+    with ApiPort() as port, terminated_as_interrupted(), output.progress("chaos") as moved:
+        with stand_in_secrets():
+            targets = load_receivers(receiver, factory=factory)
         for target in targets:
             done = _Done(events, moved)
             try:
                 with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-                    report = simulate(
+                    report = simulate_at(
+                        port,
                         target,
                         events=events,
                         chaos=rate,
@@ -164,6 +170,12 @@ def _show_stopped(done: _Done, seed: int, output: Output) -> None:
     )
 
 
+def _api_text(report: SimulationReport) -> str:
+    if not report.api_requests:
+        return ""
+    return f" {report.api_requests} requests to the API, {report.replies} replies to comments;"
+
+
 def _show(report: SimulationReport, endpoint: str, output: Output, *, as_json: bool) -> None:
     for number, finding in enumerate(report.findings):
         record = {
@@ -198,6 +210,8 @@ def _show(report: SimulationReport, endpoint: str, output: Output, *, as_json: b
             "disturbed": report.disturbed,
             "handler_calls": report.calls,
             "injected_faults": report.injected,
+            "api_requests": report.api_requests,
+            "replies": report.replies,
             "restarts": report.restarts,
             "virtual_hours": round(report.hours, 1),
             **{str(breach): count for breach, count in breaches.items()},
@@ -209,7 +223,8 @@ def _show(report: SimulationReport, endpoint: str, output: Output, *, as_json: b
         f" {dead_letters} dead letters{f' ({why})' if why else ''}"
         f"{f', {report.waiting} still waiting in the inbox' if report.waiting else ''}\n"
         f"{report.requests} requests, {report.disturbed} of them disturbed; {report.calls} calls"
-        f" of handlers, {report.injected} of them with an injected fault; {report.restarts}"
+        f" of handlers, {report.injected} of them with an injected fault;"
+        f"{_api_text(report)} {report.restarts}"
         f" restart{'' if report.restarts == 1 else 's'} in"
         f" {report.hours:.1f} virtual hours\n"
         + ", ".join(f"{count} {_COUNTED[breach]}" for breach, count in breaches.items())

@@ -22,14 +22,12 @@ from hookonce.client import (
     UnreadableAnswerError,
 )
 from hookonce.client.connection import segment
-from hookonce.client.keys import KEY_VARIABLE
+from hookonce.sender import API_KEY_VARIABLE, API_URL_VARIABLE
 
 from .output import cut, json_option, together
 from .statuses import Nothing
 
 T = TypeVar("T")
-
-URL_VARIABLE = "HOOKONCE_API_URL"
 
 # The most characters of an error's details in a message: their size depends on the error.
 _MAX_DETAILS = 500
@@ -47,7 +45,7 @@ def read_id(_: click.Context, __: click.Parameter, value: str) -> str:
 def _check_given(_: click.Context, __: click.Parameter, value: str | None) -> str:
     if value is None:
         raise click.UsageError(
-            f"name the service's API: --api-url, or ${URL_VARIABLE} in the environment"
+            f"name the service's API: --api-url, or ${API_URL_VARIABLE} in the environment"
         )
     return value
 
@@ -55,14 +53,14 @@ def _check_given(_: click.Context, __: click.Parameter, value: str | None) -> st
 service_options = together(
     click.option(
         "--api-url",
-        envvar=URL_VARIABLE,
+        envvar=API_URL_VARIABLE,
         callback=_check_given,
-        help=f"The base URL of the service's API. By default ${URL_VARIABLE}.",
+        help=f"The base URL of the service's API. By default ${API_URL_VARIABLE}.",
     ),
     click.option(
         "--key-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help=f"Read the API key from this file instead of from ${KEY_VARIABLE}.",
+        help=f"Read the API key from this file instead of from ${API_KEY_VARIABLE}.",
     ),
     json_option,
 )
@@ -106,4 +104,4 @@ def with_advice(error: ClientError, api_url: str) -> str:
         return str(error)
     url = urlsplit(api_url)
     shown = url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="").geturl()
-    return f"{error}; check that {shown} is the service's API (--api-url, ${URL_VARIABLE})"
+    return f"{error}; check that {shown} is the service's API (--api-url, ${API_URL_VARIABLE})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Literal, Self
 
@@ -10,6 +11,7 @@ import httpx2
 from ..clock import span_seconds
 from ..errors import shows_half_built
 from ..resources import Channel, Me, Page
+from ..sender import API_URL_VARIABLE
 from .comments import Comments
 from .connection import Connection, Item, Operation, fault_of_address
 from .errors import ApiKeyError
@@ -50,7 +52,8 @@ class Client:
     only reads, or the request was never sent.
 
     Args:
-        base_url: the address of the service, with or without ``/v1`` at the end.
+        base_url: the address of the service, with or without ``/v1`` at the end; by default the
+            environment variable ``HOOKONCE_API_URL``.
         key: the API key, or a provider such as ``FileKey``; by default the environment variable
             ``HOOKONCE_API_KEY``.
         patience: how long one call may wait in all before repetitions: seconds or a ``timedelta``.
@@ -67,7 +70,7 @@ class Client:
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | None = None,
         key: KeySource | None = None,
         *,
         patience: float | timedelta = 30.0,
@@ -85,6 +88,12 @@ class Client:
             raise error.with_traceback(None) from None
         finally:
             del key
+        if base_url is None:
+            base_url = os.environ.get(API_URL_VARIABLE, "").strip()
+            if not base_url:
+                raise ValueError(
+                    f"give base_url, or set the environment variable {API_URL_VARIABLE}"
+                )
         fault = fault_of_address(base_url, allow_http=allow_http)
         if fault is None and "?" in base_url:
             fault = "takes no query"

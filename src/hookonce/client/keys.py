@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from ..logs import get_logger
+from ..sender import API_KEY_VARIABLE
 from .errors import ApiKeyError
 
 _log = get_logger("hookonce.client")
-
-KEY_VARIABLE = "HOOKONCE_API_KEY"
 
 # Visible ASCII. RFC 6750, 2.1, allows fewer characters; the interface does not define the key's
 # form.
@@ -78,7 +77,7 @@ class EnvironmentKey:
         ApiKeyError: the variable is not set, or does not hold a key.
     """
 
-    def __init__(self, variable: str = KEY_VARIABLE) -> None:
+    def __init__(self, variable: str = API_KEY_VARIABLE) -> None:
         self._key = os.environ.get(variable, "").strip()
         if not self._key:
             raise ApiKeyError(f"set the environment variable {variable} to an API key")

@@ -21,7 +21,14 @@ from .flows import (
     receive_story_reply,
 )
 from .generated import EventGenerator
-from .records import DeliveryAttempt, DeliveryStatus, DisabledReason, EndpointStatus, Notice
+from .records import (
+    CommentReply,
+    DeliveryAttempt,
+    DeliveryStatus,
+    DisabledReason,
+    EndpointStatus,
+    Notice,
+)
 from .refusals import RefusedError
 from .service import EmulatedService, Target
 from .timeline import FrozenTime, TimeSource, VirtualClock
@@ -31,6 +38,7 @@ __all__ = [
     "FLOWS",
     "App",
     "Chaos",
+    "CommentReply",
     "DeliveryAttempt",
     "DeliveryStatus",
     "DisabledReason",

@@ -62,6 +62,26 @@ class Notice:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class CommentReply:
+    """A reply that a platform has accepted.
+
+    Attributes:
+        comment_id: the id of the comment.
+        text: the text of the reply.
+        at_unix: when the platform accepted it, in the service's time, in Unix seconds.
+    """
+
+    comment_id: str
+    text: str = field(repr=False)
+    at_unix: float
+
+    @property
+    def at(self) -> datetime:
+        """When the platform accepted it, in the service's time, as an aware UTC ``datetime``."""
+        return utc(self.at_unix)
+
+
 @dataclass(slots=True)
 class EndpointRow:
     """A registered endpoint (interface, Resources: Webhook endpoint)."""

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime, timedelta
+from functools import partial
 from importlib import import_module
 from random import Random
 from secrets import randbits
@@ -39,6 +40,7 @@ from .generated import EventGenerator
 from .operations import Backend
 from .publishing import Publishing
 from .records import (
+    CommentReply,
     DeliveryAttempt,
     DisabledReason,
     EndpointRow,
@@ -197,7 +199,7 @@ class EmulatedService:
             storage=Storage(self.workspace),
             faults=self._faults,
             deliver_test=self.test,
-            new_id=self._new_id,
+            new_id=partial(_new_id, Random(f"{self.seed}:ids at once")),  # noqa: S311 - no secrets
             random=Random(f"{self.seed}:at once"),  # noqa: S311 - no secrets
             allow_loopback=allow_loopback,
         )
@@ -432,6 +434,11 @@ class EmulatedService:
         """The notices to the workspace's owner and admins."""
         return list(self._deliveries.notices)
 
+    def replies(self, comment_id: str | None = None) -> list[CommentReply]:
+        """Return the accepted replies to one comment or to all, oldest first, up to 100,000."""
+        replies = self.workspace.replies
+        return [reply for reply in replies if comment_id in {None, reply.comment_id}]
+
     def leave_quota(self, requests: int) -> None:
         """Set how many requests the daily quota still allows today."""
         self._quota.set_remaining(
@@ -519,7 +526,7 @@ class EmulatedService:
         )
 
     def _new_id(self, prefix: str) -> str:
-        return f"{prefix}_{self._random.randbytes(12).hex()}"
+        return _new_id(self._random, prefix)
 
     def _note(self, attempt: DeliveryAttempt) -> None:
         self._attempts.append(attempt)
@@ -531,6 +538,10 @@ class EmulatedService:
         # use.
         if len(endpoint.secrets(self._time.now())) == 1 and self._on_rotation is not None:
             self._on_rotation(self.rotate_secret(endpoint.id))
+
+
+def _new_id(random: Random, prefix: str) -> str:
+    return f"{prefix}_{random.randbytes(12).hex()}"
 
 
 def _outgoing(event: Event[Any]) -> OutgoingEvent:

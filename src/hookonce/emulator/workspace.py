@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from ..resources import Comment, ReceivedComment, Workspace
 from .content import ChannelRow, CommentRow, MediaRow, PostRow
-from .records import EndpointRow
+from .records import CommentReply, EndpointRow
 from .rules import PLANS, SUBSCRIBABLE, Allowances, PlanLimits
 
 # The largest number of comments that are kept, because a service may run for weeks.
 _COMMENTS_KEPT = 10_000
+_REPLIES_KEPT = 100_000
 
 
 def zone_of(name: str) -> tzinfo:
@@ -40,6 +43,7 @@ class WorkspaceState:
         removed: the numbers of deleted posts by id; old cursors may still name these posts.
         media: images and videos by id, oldest first.
         comments: comments by other people by id, in the order of their arrival.
+        replies: the latest accepted replies to comments, oldest first.
         x_credits: how many X credits each post cost, by the post's id.
     """
 
@@ -51,6 +55,7 @@ class WorkspaceState:
     timezone: str = "UTC"
     allowances: Allowances = field(default_factory=Allowances)
     endpoints: dict[str, EndpointRow] = field(default_factory=dict)
+    replies: deque[CommentReply] = field(default_factory=partial(deque, maxlen=_REPLIES_KEPT))
     channels: dict[str, ChannelRow] = field(default_factory=dict)
     posts: dict[str, PostRow] = field(default_factory=dict)
     removed: dict[str, int] = field(default_factory=dict)

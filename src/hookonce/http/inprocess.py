@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
+from urllib.parse import unquote
 
 from .app import ASGIApp, Message, Scope
 
@@ -52,32 +53,39 @@ async def whole(body: bytes) -> AsyncIterator[bytes]:
 
 
 async def exchange(
-    app: ASGIApp, path: str, headers: Iterable[tuple[str, str]], body: AsyncIterator[bytes]
+    app: ASGIApp,
+    target: str,
+    headers: Iterable[tuple[str, str]],
+    body: AsyncIterator[bytes],
+    *,
+    method: str = "POST",
 ) -> Answer:
-    """Send a POST request to an application and return its answer.
+    """Send a request to an application and return its answer.
 
     Args:
-        headers: every header except ``host``.
+        target: the path, and the query if there is one.
+        headers: every header; ``host`` may be left out.
         body: the pieces of the raw body. If it raises ConnectionError, the application receives a
             disconnect, as from a client that went away.
 
     Raises:
         ConnectionError: the body raised it, or the application ended without an answer.
     """
+    path, _, query = target.partition("?")
+    given = [(name.lower(), value) for name, value in headers]
+    if not any(name == "host" for name, _ in given):
+        given.insert(0, ("host", "testserver"))
     scope: Scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
-        "method": "POST",
+        "method": method,
         "scheme": "http",
-        "path": path,
+        "path": unquote(path),
         "raw_path": path.encode(),
-        "query_string": b"",
+        "query_string": query.encode(),
         "root_path": "",
-        "headers": [
-            (name.lower().encode(), value.encode())
-            for name, value in (("host", "testserver"), *headers)
-        ],
+        "headers": [(name.encode(), value.encode()) for name, value in given],
         "client": ("127.0.0.1", 50000),
         "server": ("testserver", 80),
     }

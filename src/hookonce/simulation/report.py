@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
 from typing import NamedTuple
 
-from ..emulator.records import DeliveryAttempt
+from ..emulator.records import CommentReply, DeliveryAttempt
 from ..outcome import is_punished
 from ..sender import ANSWER_SECONDS, TOLERANCE_SECONDS
 from ..stores.values import DeadReason
@@ -39,6 +39,8 @@ class Breach(StrEnum):
     """The sender got no answer within ten seconds."""
     FORGED = "accepted_forgery"
     """A changed, forged or outdated request got a 2xx, or ran a handler."""
+    REPLIED_TWICE = "replied_twice"
+    """Handlers answered one comment more than once over the service's API."""
     PUNISHED = "punished_answer"
     """An answer for which the sender can disable the endpoint: a redirect, a 410, or failures at
     all attempts of an event that was not lost."""
@@ -82,6 +84,8 @@ class SimulationReport:
         dead_letters: the number of dead letters by reason.
         waiting: the number of events that still wait in the inbox for a later attempt. Their retry
             time lies after the end of the simulation.
+        api_requests: the number of requests that handlers sent to the service's API.
+        replies: the number of replies to comments among them that the service has accepted.
         restarts: the number of restarts of the receiver.
         hours: the duration in virtual time.
         findings: the violations; empty if there are none.
@@ -98,6 +102,8 @@ class SimulationReport:
     ignored: int
     dead_letters: Mapping[DeadReason, int]
     waiting: int
+    api_requests: int
+    replies: int
     restarts: int
     hours: float
     findings: tuple[Violation, ...]
@@ -114,11 +120,12 @@ class SimulationReport:
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """An emitted event, and the names of its handlers."""
+    """An emitted event, the names of its handlers, and the id of its comment, if it has one."""
 
     event_id: str
     event_type: str
     handlers: tuple[str, ...]
+    comment_id: str | None = None
 
 
 class Settled(NamedTuple):
@@ -149,15 +156,18 @@ def violations(
     waiting: Collection[str] = (),
     *,
     keyed: KeyedCalls | None = None,
+    replies: Sequence[CommentReply] = (),
 ) -> tuple[Violation, ...]:
     """Return the rules that the receiver broke.
 
     Args:
         dead_letters: the reasons of the dead letters, by event id.
         waiting: the ids of events whose next attempt in the inbox is not due yet.
+        replies: the replies to comments that the service has accepted.
     """
     keyed = keyed or KeyedCalls({}, ())
-    stories = _Stories(attempts, log.calls)
+    events_by_comment = {event.comment_id: event for event in emitted if event.comment_id}
+    stories = _Stories(attempts, log.calls, replies, events_by_comment)
     successes = log.successes()
     never_accepted = _never_accepted(attempts)
     failing = {
@@ -183,6 +193,12 @@ def violations(
                 found.append(stories.violation(Breach.LOST, event, handler))
         if event.event_id in never_accepted and not is_lost:
             found.append(stories.violation(Breach.PUNISHED, event, None))
+    counts = Counter(reply.comment_id for reply in replies)
+    found += [
+        stories.violation(Breach.REPLIED_TWICE, event, None)
+        for comment_id, event in events_by_comment.items()
+        if counts[comment_id] > 1
+    ]
     known = {event.event_id: event for event in emitted}
     for call in log.calls:
         if call.event_id not in known:
@@ -223,9 +239,15 @@ def _breach_of(attempt: DeliveryAttempt) -> Breach | None:
 
 
 class _Stories:
-    """The history of each event as lines of text: its requests and handler calls."""
+    """The history of each event as lines of text: its requests, handler calls and replies."""
 
-    def __init__(self, attempts: Sequence[DeliveryAttempt], calls: Sequence[HandlerCall]) -> None:
+    def __init__(
+        self,
+        attempts: Sequence[DeliveryAttempt],
+        calls: Sequence[HandlerCall],
+        replies: Sequence[CommentReply],
+        events_by_comment: Mapping[str, Emitted],
+    ) -> None:
         self._started_unix = attempts[0].at_unix if attempts else 0.0
         self._lines: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
         for attempt in attempts:
@@ -234,6 +256,10 @@ class _Stories:
         for call in calls:
             line = f"{call.handler} call {call.number}: {_outcome_text(call)}"
             self._lines[call.event_id].append((call.started_unix, line))
+        for reply in replies:
+            if (event := events_by_comment.get(reply.comment_id)) is not None:
+                line = f"the service accepted a reply to {reply.comment_id}"
+                self._lines[event.event_id].append((reply.at_unix, line))
 
     def violation(
         self,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from random import Random
 from secrets import randbits, token_hex
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -20,11 +21,13 @@ from ..emulator.generated import EventGenerator
 from ..emulator.records import DeliveryAttempt
 from ..emulator.rules import SUBSCRIBABLE
 from ..emulator.service import EmulatedService
+from ..emulator.workspace_data import WorkspaceData
+from ..events import Event
 from ..http.app import Receive, Scope, Send
 from ..inbox.settings import Inbox
 from ..receiver import Receiver
 from ..receiver.ledgers import check_ledgers, ledgers_in_use
-from ..resources import Channel
+from ..resources import Channel, ReceivedComment
 from ..routing.keyed import watermark_of
 from ..routing.table import HandlerTable
 from ..samples.events import make_event
@@ -33,6 +36,7 @@ from ..stores import open_store
 from ..stores.protocols import InboxStore, Store
 from ..stores.values import DeadReason
 from ..verification.secrets import new_secret
+from .api_port import ApiPort
 from .calls import CallLog
 from .faults import FaultPlan
 from .handlers import instrumented
@@ -91,8 +95,10 @@ def simulate(
     handlers (they fail, become slow or raise ``Retry``), rotates secrets and restarts the copy.
     Virtual time makes a day of retries take seconds.
 
-    The handlers and error hooks really run: connect them to test systems. The function starts its
-    own event loop, so call it from synchronous code.
+    The handlers and error hooks really run: connect them to test systems. The emulated service
+    answers their calls of its API: during the simulation ``HOOKONCE_API_URL`` and
+    ``HOOKONCE_API_KEY`` lead there. The function starts its own event loop, so call it from
+    synchronous code.
 
     Args:
         receiver: the receiver to simulate; it needs a handler for a documented event type.
@@ -119,6 +125,36 @@ def simulate(
         LedgerError: the ledger of a handler with ``within=`` is not usable.
         RuntimeError: an event loop is running in this thread.
     """
+    with ApiPort() as port:
+        return simulate_at(
+            port,
+            receiver,
+            events=events,
+            chaos=chaos,
+            seed=seed,
+            store=store,
+            mode=mode,
+            channels=channels,
+            progress=progress,
+        )
+
+
+def simulate_at(
+    port: ApiPort,
+    receiver: Receiver,
+    *,
+    events: int = DEFAULT_EVENTS,
+    chaos: float = DEFAULT_CHAOS,
+    seed: int | None = None,
+    store: str | None = None,
+    mode: Mode = Mode.AS_IT_IS,
+    channels: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SimulationReport:
+    """Do what ``simulate`` does, with the service's API at a port that is open already.
+
+    A module may read the port's address from the environment when it is imported.
+    """
     if is_in_event_loop():
         raise RuntimeError("simulate starts its own event loop: call it from synchronous code")
     if not 0 <= chaos <= 1:
@@ -131,7 +167,7 @@ def simulate(
     with TemporaryDirectory(prefix="hookonce-chaos-") as folder:
         url = store or f"sqlite:///{Path(folder, 'chaos.db')}"
         return run_virtually(
-            lambda loop: _Simulation(receiver, loop, url, mode, seed, chaos, channels).run(
+            lambda loop: _Simulation(receiver, loop, url, mode, seed, chaos, channels, port).run(
                 events, progress
             )
         )
@@ -140,6 +176,12 @@ def simulate(
 def _channels(count: int) -> list[Channel]:
     usual = EventGenerator(0).channels
     return [usual[n % len(usual)].model_copy(update={"id": f"ch_{n + 1:04}"}) for n in range(count)]
+
+
+def _workspace(channels: Sequence[Channel]) -> WorkspaceData:
+    """Return a workspace with these channels, or the usual channels if there are none."""
+    described = [channel.model_dump(mode="json") for channel in channels]
+    return WorkspaceData.model_validate({"channels": described} if described else {})
 
 
 class _Secrets:
@@ -198,8 +240,10 @@ class _Simulation:
         seed: int,
         chaos: float,
         channels: int | None,
+        port: ApiPort | None = None,
     ) -> None:
         self._original = receiver
+        self._port = port
         self._loop = loop
         # Keep one clock object for all stores, because `loop.unix_clock` is a new object at each
         # access. Stores in one SQLite file share a writer, which keeps their calls in order, only
@@ -214,9 +258,8 @@ class _Simulation:
         # events.
         self._random = Random(f"{seed}:simulation")  # noqa: S311 - chaos is no secret
         self._random_learning = Random(f"{seed}:learning")  # noqa: S311 - chaos is no secret
-        self._generator = EventGenerator(
-            seed, clock=loop.unix_clock, channels=_channels(channels) if channels else ()
-        )
+        self._channels = _channels(channels) if channels else ()
+        self._generator = EventGenerator(seed, clock=loop.unix_clock, channels=self._channels)
         self._random_posts = Random(f"{seed}:posts")  # noqa: S311 - chaos is no secret
         self._posts: list[JsonValue] = []
         self._keyed = {handler.name: handler.keyed for handler in receiver.handlers}
@@ -264,20 +307,24 @@ class _Simulation:
             speed=1.0,
             chaos=self._chaos,
             seed=self._seed,
+            data=_workspace(self._channels),
             on_attempt=attempts.append,
+            on_event=self._note,
             on_rotation=self._learn_later,
         )
         try:
-            async with service:
-                await self._emit_all(service, deployment, events, progress)
-                await service.settle()
-            await self._until_quiet()
+            with self._answering(service):
+                async with service:
+                    await self._emit_all(service, deployment, events, progress)
+                    await service.settle()
+                await self._until_quiet()
             waiting = await self._waiting()
             dead_letters = await self._discard_dead_letters(deployment.receiver)
         finally:
             await deployment.aclose()
         keyed = KeyedCalls(self._event_keys, self._log.calls)
         counts = settled(self._emitted, self._log, keyed)
+        replies = service.replies()
         return SimulationReport(
             seed=self._seed,
             events=len(self._emitted),
@@ -290,12 +337,26 @@ class _Simulation:
             ignored=sum(not event.handlers for event in self._emitted),
             dead_letters=Counter(dead_letters.values()),
             waiting=len(waiting),
+            api_requests=0 if self._port is None else self._port.requests,
+            replies=len(replies),
             restarts=deployment.count - 1,
             hours=(self._loop.time() - started) / 3600,
             findings=violations(
-                self._emitted, attempts, self._log, dead_letters, waiting, keyed=keyed
+                self._emitted,
+                attempts,
+                self._log,
+                dead_letters,
+                waiting,
+                keyed=keyed,
+                replies=replies,
             ),
         )
+
+    def _answering(self, service: EmulatedService) -> AbstractContextManager[None]:
+        """Return a context in which the port leads to the API of the emulated service."""
+        if self._port is None:
+            return nullcontext()
+        return self._port.leads_to(service.api, self._loop, service.new_key())
 
     def _opened_store(self) -> Store:
         return watched(open_store(self._store_url, clock=self._clock), self._loop)
@@ -348,9 +409,13 @@ class _Simulation:
     async def _emit(self, service: EmulatedService) -> None:
         types = SUBSCRIBABLE if self._random.random() < _OTHER_TYPES else self._types
         event_type = self._random.choice(types)
-        event = await service.emit(event_type, data=self._data(event_type))
+        await service.emit(event_type, data=self._data(event_type))
+
+    def _note(self, event: Event[Any], _: int) -> None:
+        """Note an event that the service emits, at random or because a handler called the API."""
         handlers = tuple(handler.name for handler in self._table.find(event))
-        self._emitted.append(Emitted(event.id, event.type, handlers))
+        comment_id = event.data.id if isinstance(event.data, ReceivedComment) else None
+        self._emitted.append(Emitted(event.id, event.type, handlers, comment_id))
         for name in handlers:
             if (keyed := self._keyed.get(name)) is None:
                 continue

@@ -5,8 +5,9 @@ from __future__ import annotations
 from ...resources import Comment, Page, RepliedComment
 from ..content import CommentRow
 from ..paging import page_of
+from ..records import CommentReply
 from ..refusals import platform_rejected
-from .bodies import CommentQuery
+from .bodies import CommentQuery, ReplyBody
 from .call import ApiCall
 
 
@@ -41,4 +42,6 @@ async def reply(call: ApiCall) -> RepliedComment:
         raise platform_rejected("channel.not_active", "The channel is not connected.")
     # An open, assigned or done comment is done after an accepted reply (interface, States).
     row.set_status("done")
+    body: ReplyBody = call.body
+    backend.workspace.replies.append(CommentReply(row.id, body.text, backend.now))
     return RepliedComment(id=row.id, status=row.resource.status)
