@@ -1,4 +1,7 @@
-"""The sender's rules as constants, each with its section of the interface document."""
+"""The sender's rules as constants, each with its section of the interface document.
+
+Also the environment variables that lead to the sender's API.
+"""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def test_a_410_disables_the_endpoint_and_ends_it(server: Recorder) -> None:
     result = emulate(server, "--events", "0", "--rate", "50")
     assert result.status == 1
     assert re.search(
-        r"^endpoint +disabled \(gone\), \d+ consecutive failures, http", result.output, re.MULTILINE
+        r"^endpoint +wh_[0-9a-f]+ disabled \(gone\), \d+ consecutive failures, http", result.output, re.MULTILINE
     )
     assert re.search(r"^delivered +1$", result.output, re.MULTILINE)
     assert re.search(r"^given up +[1-9]", result.output, re.MULTILINE)
@@ -499,7 +499,7 @@ def test_with_a_port_a_receiver_registers_over_the_api_and_is_delivered_to(
     with pytest.raises(VerificationError):
         verify(server.requests[0].body, server.requests[0].headers, SECRET)
     assert endpoint["secret"] not in ended.output
-    assert re.search(r"^endpoint +active", ended.output, re.MULTILINE)
+    assert re.search(r"^endpoint +wh_[0-9a-f]+ active", ended.output, re.MULTILINE)
 
 
 def test_a_port_that_is_taken_is_said_in_one_line(server: Recorder) -> None:

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from .recorder import Recorder, recording
-from .running import Process, eventually, invoke
+from .running import SECRET, Process, eventually, invoke, run
 from .running import running as running_command
 
 pytestmark = pytest.mark.sample(4, of="file")
@@ -97,6 +97,59 @@ def test_what_is_published_over_the_api_is_delivered_and_counted(
     assert ended.status == 0, ended
     assert "sent        1 events\ndelivered   1\n" in ended.output
     assert "given up    0\n" in ended.output
+
+
+RECEIVER = """
+from hookonce import EnvironmentSecrets, Receiver
+from hookonce.events import CommentReceived
+
+receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
+
+@receiver.on(CommentReceived)
+async def note(event: CommentReceived) -> None: ...
+"""
+
+
+@pytest.mark.costs("5 s")
+def test_what_it_prints_is_all_that_reconcile_and_endpoints_need(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(RECEIVER)
+    with running_command(
+        "serve", "app:receiver", "--port", "0", here=tmp_path, secrets=[SECRET]
+    ) as server:
+        url = server.printed(r"http://127\.0\.0\.1:\d+")[0] + "/webhooks"
+        arguments = ["--to", url, "--port", "0", "--type", "comment.received", "--events", "3"]
+        with running_command("emulate", *arguments, here=tmp_path, secrets=[SECRET]) as service:
+            webhook, to = service.printed(r"\nwebhook (\S+) to (\S+)\n").groups()
+            exported = service.printed(r"\nexport (\S+) (\S+)\n").groups()
+            environment = dict(setting.split("=", 1) for setting in exported)
+            service.printed(r"(?s)(handled.*){3}")
+
+            def command(*words: str) -> str:
+                result = run(*words, here=tmp_path, secrets=[SECRET], environment=environment)
+                assert result.status == 0, result
+                return result.output
+
+            assert to == url
+            found = command("reconcile", "app:receiver", "--webhook", webhook)
+            assert found.startswith("3 handled since ")
+            assert command("endpoints", "list-deliveries", webhook).count("delivered") == 3
+            assert command("endpoints", "test", webhook) == f"{webhook}: tested\n"
+            assert command("endpoints", "disable", webhook) == f"{webhook}: disabled\n"
+            assert command("endpoints", "enable", webhook) == f"{webhook}: active\n"
+            changed = command("endpoints", "update", webhook, "--description", "Mine", "--json")
+            assert json.loads(changed)["description"] == "Mine"
+            service.signal(signal.SIGTERM)
+            assert f"endpoint    {webhook} active, " in service.ended().output
+
+
+def test_a_program_gets_the_webhooks_as_json(tmp_path: Path) -> None:
+    hook = {"id": "wh_mine", "url": "http://127.0.0.1:9/", "events": ["comment.received"]}
+    data = described(tmp_path, f"webhooks: [{json.dumps(hook)}]\n")
+    arguments = ["--port", "0", "--data", data, "--no-events", "--json"]
+    with running_command("emulate", *arguments, here=tmp_path) as process:
+        process.printed(r"\}\n")
+        started = json.loads(process.output.splitlines()[0])
+    assert started["webhooks"] == [{"id": "wh_mine", "url": "http://127.0.0.1:9/"}]
 
 
 @pytest.mark.parametrize(

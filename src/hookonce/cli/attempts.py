@@ -158,4 +158,4 @@ def print_report(
 def _state(endpoint: WebhookEndpoint) -> str:
     reason = f" ({endpoint.disabled_reason})" if endpoint.disabled_reason else ""
     failures = f"{endpoint.consecutive_failures} consecutive failures"
-    return f"{endpoint.status}{reason}, {failures}, {one_line(endpoint.url)}"
+    return f"{endpoint.id} {endpoint.status}{reason}, {failures}, {one_line(endpoint.url)}"

@@ -125,7 +125,8 @@ def emulate(
     same seed gives the same events and the same chaos; only ids are always new to the receiver.
 
     With --port the command emulates the whole service: channels, posts, media, comments, webhooks.
-    It prints an API key and three commands to try. --data starts with your own workspace.
+    It prints an API key, the id and URL of each webhook, three commands to try, and the settings
+    for hookonce endpoints and reconcile. --data starts with your own workspace.
 
     The real service delivers only to public https addresses; this command also accepts http and
     loopback addresses.

@@ -24,10 +24,11 @@ from hookonce.emulator import (
 from hookonce.errors import SecretError
 from hookonce.resources import Channel
 from hookonce.samples.events import new_event_id
+from hookonce.sender import API_KEY_VARIABLE, API_URL_VARIABLE
 
 from .attempts import HEADING, Tally, print_attempt
 from .ending import ended_by_signals
-from .output import Output, system_fault
+from .output import Output, one_line, system_fault
 from .secrets_file import SecretsFile
 from .serve import serving
 from .statuses import CannotBegin
@@ -163,9 +164,16 @@ class Emulation:
                 base_url = await stack.enter_async_context(serving(service.api, port))
                 key = key or service.new_key()
                 calls = _calls_to_try(service, base_url, key)
+                webhooks = [{"id": one.id, "url": one.url} for one in service.endpoints]
+                lines = [
+                    f"API at {base_url}, key {key}",
+                    *(f"webhook {one['id']} to {one_line(one['url'])}" for one in webhooks),
+                    *calls,
+                    f"export {API_URL_VARIABLE}={base_url} {API_KEY_VARIABLE}={quote(key)}",
+                ]
                 self._output.record(
-                    {"api": base_url, "key": key, "try": calls},
-                    "\n".join([f"API at {base_url}, key {key}", *calls]),
+                    {"api": base_url, "key": key, "webhooks": webhooks, "try": calls},
+                    "\n".join(lines),
                 )
             self._output.say()
             self._output.say(HEADING, "bold")
