@@ -244,7 +244,9 @@ def test_a_410_disables_the_endpoint_and_ends_it(server: Recorder) -> None:
     result = emulate(server, "--events", "0", "--rate", "50")
     assert result.status == 1
     assert re.search(
-        r"^endpoint +wh_[0-9a-f]+ disabled \(gone\), \d+ consecutive failures, http", result.output, re.MULTILINE
+        r"^endpoint +wh_[0-9a-f]+ disabled \(gone\), \d+ consecutive failures, http",
+        result.output,
+        re.MULTILINE,
     )
     assert re.search(r"^delivered +1$", result.output, re.MULTILINE)
     assert re.search(r"^given up +[1-9]", result.output, re.MULTILINE)
