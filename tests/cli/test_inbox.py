@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from hookonce.stores.protocols import InboxStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Delivery, Token, delivery_key
+from hookonce.watching.workers import AttemptCounts, RunningHandler, WorkerReport
 
 from .running import COMMAND, Result, invoke, on_a_terminal
 
@@ -303,3 +305,49 @@ def test_on_redis_it_is_the_same(lasting_valkey: RedisServer) -> None:
     assert "depth: 4\n" in invoke("inbox", "stats", lasting_valkey.url).output
     assert invoke("inbox", "prune", lasting_valkey.url).status == 0
     assert invoke("dead", "list", lasting_valkey.url).output == "no dead letters\n"
+
+
+def test_the_list_of_workers_says_what_each_runs(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/hookonce.db"
+
+    def report(running: tuple[RunningHandler, ...], *, failed: int) -> bytes:
+        return WorkerReport(
+            endpoint="default",
+            process="",
+            uptime_seconds=3600.0,
+            concurrency=16,
+            running=running,
+            running_count=len(running),
+            last_minute=AttemptCounts(59, failed),
+            last_five_minutes=AttemptCounts(300, failed),
+        ).dump()
+
+    async def fill() -> None:
+        store = SQLiteStore(tmp_path / "hookonce.db")
+        slow = RunningHandler("greet\x1b[31m", "evt_1", "comment.received", 2, 90.0)
+        waits = RunningHandler("sync", "evt_2", None, 1, None)
+        await store.report_worker("default", "web-2:7:0a1b2c", report((slow, waits), failed=1))
+        await store.report_worker("social", "web-1:7:0a1b2c", report((), failed=0))
+        await store.report_worker("social", "web-3:7:0a1b2c", b"of a later version")
+        await store.aclose()
+
+    asyncio.run(fill())
+    first, second = invoke("inbox", "workers", url).output.splitlines()
+    assert first.startswith("default\tweb-2:7:0a1b2c\talive\tgreet")
+    assert first.endswith("\t60\t1\t301\t1")
+    assert re.search(r"evt_1 \(1 min.*\), sync evt_2 \(waits for a thread\)", first)
+    assert "\x1b" not in first
+    assert second == "social\tweb-1:7:0a1b2c\talive\t\t59\t0\t300\t0"
+    assert invoke("inbox", "workers", url, "--endpoint", "social").output == f"{second}\n"
+    assert invoke("inbox", "workers", url, "--endpoint", "none").output == "no worker is running\n"
+    printed = invoke("inbox", "workers", url, "--json").output.splitlines()
+    found = [json.loads(line) for line in printed]
+    assert [one["worker"] for one in found] == ["web-2:7:0a1b2c", "web-1:7:0a1b2c"]
+    assert found[0]["concurrency"] == 16
+    assert found[0]["running"][1] == {
+        "handler": "sync",
+        "id": "evt_2",
+        "type": None,
+        "attempt": 1,
+        "seconds": None,
+    }

@@ -1,5 +1,6 @@
 """`serve` and `worker` with `--processes`: what dies is replaced, and all ends in order."""
 
+import json
 import os
 import re
 import signal
@@ -408,3 +409,35 @@ def test_an_inspector_of_one_more_process_shows_what_the_others_do(here: Path) -
             return "evt_" in visitor.get(looked_at).text
 
         eventually(is_told, what="the page shows what another process has received")
+
+
+def test_a_worker_has_the_same_name_everywhere(here: Path) -> None:
+    token = "a token for those who may know"
+    serve = ["serve", "hooks:receiver", "--port", "0"]
+    listed = ["inbox", "workers", "sqlite:///hookonce.db", "--json"]
+    names: set[str] = set()
+
+    def are_listed() -> bool:
+        printed = run(*listed, here=here).output
+        names.clear()
+        names.update(json.loads(line)["worker"] for line in printed.splitlines())
+        return len(names) == 2
+
+    with (
+        running(
+            *serve, here=here, secrets=[SECRET], environment={"HOOKONCE_HEALTH_TOKEN": token}
+        ) as one,
+        running(*WORK, "--log-format", "json", here=here, secrets=[SECRET]) as worker,
+    ):
+        url = url_of(one)
+        eventually(are_listed, what="both workers have reported")
+        lines = [json.loads(line) for line in worker.errors.splitlines()]
+        asked = {"authorization": f"Bearer {token}"}
+        ready = httpx2.get(f"{url}/readyz", headers=asked, trust_env=False).json()
+    of_workers = [line for line in lines if line["logger"] == "hookonce.worker"]
+    assert {line["process"] for line in of_workers} == names
+    assert {line["message"].rpartition(" ")[2] for line in of_workers} == names
+    reported = re.findall(r"process (\S+) is ready", "\n".join(line["message"] for line in lines))
+    assert set(reported) == names
+    assert re.fullmatch(NAME, ready["process"])
+    assert ready["process"] not in names

@@ -178,6 +178,7 @@ class TestSchema:
             "activity": (0, 1),
             "done": (1, 1),
             "watched": (1, 1),
+            "worker_reports": (1, 1),
             "attempts": (1, 1),
             "dead": (0, 1),
             "entries": (0, 1),

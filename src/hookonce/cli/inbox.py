@@ -1,4 +1,4 @@
-"""``hookonce inbox``: list and show the events that wait for workers, or retry them now."""
+"""``hookonce inbox``: the events that wait for workers, and the workers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any, Unpack
 import click
 
 from hookonce.clock import duration_text, system_clock
+from hookonce.stores.activity import ActivityStore, ReportedWorker
 from hookonce.stores.protocols import InboxStore
 from hookonce.stores.values import DeliveryKey, Entry, StoreStats, Wanted
+from hookonce.watching.workers import WorkerReport, read_report
 
 from .listing import (
     NOT_FOUND,
@@ -21,6 +23,7 @@ from .listing import (
     show_options,
 )
 from .output import Output, json_option, size_text
+from .statuses import CannotBegin
 from .stores import STORE_HELP, endpoint_option, store_argument, with_store
 from .times import time_text
 
@@ -100,6 +103,77 @@ def _lines(found: StoreStats, endpoint: str | None) -> list[str]:
         f"dead: {found.dead}",
         f"workers: {found.workers}",
     ]
+
+
+_WORKER_COLUMNS = {
+    "endpoint": "endpoint",
+    "worker": "worker",
+    "state": "state",
+    "running": "running now",
+    "last_minute": "last minute",
+    "failed_last_minute": "failed",
+    "last_five_minutes": "last 5 min",
+    "failed_last_five_minutes": "failed",
+}
+
+
+@inbox.command()
+@store_argument()
+@click.option("--endpoint", help="Only workers of this endpoint.")
+@json_option
+def workers(store_url: str, endpoint: str | None, *, as_json: bool) -> None:
+    """List the workers, and what each of them runs now.
+
+    Attempts are counted at their end. A worker that was killed is listed for up to 30 seconds more.
+    """
+
+    async def find(store: InboxStore) -> list[ReportedWorker]:
+        if not isinstance(store, ActivityStore):
+            raise CannotBegin(f"workers do not report to {store}: it is no ActivityStore")
+        return await store.workers(endpoint=endpoint)
+
+    reports = filter(None, map(read_report, with_store(store_url, find)))
+    found = sorted(reports, key=lambda one: (one.endpoint, one.process))
+    records = [_worker_record(one) for one in found]
+    output = Output(as_json=as_json)
+    if not as_json:
+        for record in records:
+            record["running"] = ", ".join(
+                f"{one['handler']} {one['id']} ({_seconds_text(one['seconds'])})"
+                for one in record["running"]
+            )
+    output.table(records, _WORKER_COLUMNS, "no worker is running")
+
+
+def _worker_record(report: WorkerReport) -> dict[str, Any]:
+    silent = f"silent for {duration_text(report.age_seconds)}"
+    return {
+        "endpoint": report.endpoint,
+        "worker": report.process,
+        "state": silent if report.is_silent else "alive",
+        "age_seconds": report.age_seconds,
+        "uptime_seconds": report.uptime_seconds,
+        "concurrency": report.concurrency,
+        "running": [
+            {
+                "handler": one.handler,
+                "id": one.event_id,
+                "type": one.event_type,
+                "attempt": one.attempt,
+                "seconds": None if one.seconds is None else one.seconds + report.age_seconds,
+            }
+            for one in report.running
+        ],
+        "running_count": report.running_count,
+        "last_minute": sum(report.last_minute),
+        "failed_last_minute": report.last_minute.failed,
+        "last_five_minutes": sum(report.last_five_minutes),
+        "failed_last_five_minutes": report.last_five_minutes.failed,
+    }
+
+
+def _seconds_text(seconds: float | None) -> str:
+    return "waits for a thread" if seconds is None else duration_text(seconds)
 
 
 @inbox.command("list")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from ..clock import uptime
 from ..logs import event_fields, get_logger
 from ..outcome import BROKEN, Outcome, Reason, later
 from ..stores.values import Claimed, DeliveryKey
 from ..watching.loop_monitor import LoopMonitor
 from ..watching.records import LoopBlocked
+from ..watching.workers import RunningHandler, Tally
 from .attempt import ABANDONED, Attempt
 from .dependencies import Dependencies
 from .key_locks import send_watermarks
@@ -42,6 +44,7 @@ class Attempts:
         dependencies: what all attempts of the receiver share.
 
     Attributes:
+        tally: counts the attempts that have ended, if a handler had begun.
         accepting: whether new attempts may begin; False once a shutdown has begun.
     """
 
@@ -64,6 +67,7 @@ class Attempts:
         self._loop_monitor = LoopMonitor(dependencies.endpoint, self._current_handler)
         self._blocked: tuple[LoopBlocked, float] | None = None
         self._sending: asyncio.Task[None] | None = None
+        self.tally = Tally()
         self.accepting = True
 
     @property
@@ -75,6 +79,20 @@ class Attempts:
             for call in attempt.handling.calls.under_way
             if call.is_overdue
         )
+
+    def running(self) -> list[RunningHandler]:
+        """Return the handlers that run now, the longest first."""
+        found = []
+        for attempt in self._by_task.values():
+            lease, delivery = attempt.lease, attempt.delivery
+            for call in attempt.handling.calls.under_way:
+                seconds = None if call.started is None else lease.loop.time() - call.started
+                found.append(
+                    RunningHandler(
+                        call.name, delivery.event_id, delivery.event_type, lease.number, seconds
+                    )
+                )
+        return sorted(found, key=lambda one: one.seconds or 0.0, reverse=True)
 
     def warnings(self) -> tuple[str, ...]:
         """Return a warning if a handler has blocked the event loop in the last ten minutes."""
@@ -139,6 +157,8 @@ class Attempts:
             attempt.answer.give(BROKEN)
         attempt.leave()
         self._forget(attempt)
+        if attempt.lease.has_begun:
+            self.tally.note(uptime(), succeeded=attempt.has_succeeded)
 
     def _send_watermarks(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._sending is None or self._sending.done():

@@ -34,8 +34,10 @@ from ..watching.records import (
 )
 from ..watching.refusals import Refusals
 from ..watching.rotation import Rotation
+from ..watching.workers import AttemptCounts, RunningHandler, WorkerReport
 
 __all__ = [
+    "AttemptCounts",
     "BatchFlushed",
     "DeliveryAnswered",
     "DeliveryAuthenticated",
@@ -57,5 +59,7 @@ __all__ = [
     "Observer",
     "Refusals",
     "Rotation",
+    "RunningHandler",
     "SkipReason",
+    "WorkerReport",
 ]

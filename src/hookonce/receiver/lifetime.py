@@ -24,6 +24,7 @@ from ..routing.registration import Registration
 from ..stores.protocols import Openable
 from ..watching.activity import Reporter
 from .ledgers import check_ledgers, ledgers_in_use
+from .workload import Workload
 
 _log = get_logger("hookonce.lease")
 
@@ -39,6 +40,7 @@ class Lifetime:
         intake: the inbox, if there is one.
         registration: registers this application in the store.
         ignored: records the types of events that have no handler.
+        workload: reports what this process does as a worker.
         reporter: publishes steps to the inspectors of other processes, if the store can.
     """
 
@@ -48,6 +50,7 @@ class Lifetime:
     intake: InboxIntake | None
     registration: Registration
     ignored: IgnoredTypes
+    workload: Workload
     reporter: Reporter | None
     _users: int = 0
     _applications: int = 0
@@ -57,6 +60,11 @@ class Lifetime:
     def is_open(self) -> bool:
         """Whether the receiver is in use."""
         return self._users > 0
+
+    @property
+    def _handles(self) -> bool:
+        """Whether an application handles events, inside requests or by an embedded worker."""
+        return self.intake is None or self.intake.embedded
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -75,10 +83,12 @@ class Lifetime:
         async with self.opened():
             await self._register()
             intake.worker.start()
+            self.workload.begin()
             try:
                 yield
             finally:
                 await self._end_work(intake)
+                self.workload.end()
 
     async def begin(self) -> None:
         """Open the receiver for an application; several applications may use it."""
@@ -92,6 +102,8 @@ class Lifetime:
             raise
         self._applications += 1
         self.attempts.accepting = True
+        if self._handles:
+            self.workload.begin()
 
     async def end(self) -> None:
         """Close the receiver for an application; after the last application, drain all attempts."""
@@ -104,6 +116,8 @@ class Lifetime:
                 else:
                     await self.attempts.drain()
         finally:
+            if self._handles:
+                self.workload.end()
             await self._leave()
 
     async def _enter(self) -> None:

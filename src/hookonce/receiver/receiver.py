@@ -51,6 +51,7 @@ from ..verification.signature import DEFAULT_TOLERANCE, sign
 from ..watching.disabling import FailureStreak
 from ..watching.records import DeliveryAnswered, Observer
 from ..watching.rotation import Rotation
+from ..watching.workers import WorkerReport
 from .expecting import Expectation, Poll
 from .reconcile import GapHook, Reconciliation, after_backfill, compare, with_accepted
 from .settings import Changes, HiddenSecrets, ReceiverSettings, opened_store
@@ -533,6 +534,20 @@ class Receiver(Router):
         """Return the store's counts for this endpoint; raises StoreError."""
         stats = self.store.stats(endpoint=self.endpoint)
         return await within(self.limits.store_seconds, stats)
+
+    async def workers(self) -> list[WorkerReport]:
+        """Return what each process that handles events of this endpoint does now.
+
+        Other processes report to the store every ten seconds or more often. A process that was
+        killed is listed for up to 30 seconds more; its ``is_silent`` is true after 15.
+
+        A store in memory, and a store of your own that is no ``ActivityStore``, knows only this
+        process.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        return await self._wiring.workload.workers(self.store, self.limits.store_seconds)
 
     async def recent_check(self) -> Readiness:
         """Return the last result of ``check``, or check again if it is some seconds old."""

@@ -31,6 +31,7 @@ from ..watching.store_failures import StoreFailures
 from ..watching.watch import AnswerWatch
 from .lifetime import Lifetime
 from .settings import ReceiverSettings
+from .workload import Workload
 
 
 class Wiring:
@@ -131,6 +132,11 @@ class Wiring:
             refusals=lambda: self.refusals.current,
             store_problem=store_failures.problem,
         )
+        self.workload = Workload(
+            settings.endpoint,
+            self.attempts,
+            None if settings.inbox is None else settings.inbox.concurrency,
+        )
         self.lifetime = Lifetime(
             dependencies=dependencies,
             attempts=self.attempts,
@@ -138,6 +144,7 @@ class Wiring:
             intake=self.intake,
             registration=registration,
             ignored=self.ignored,
+            workload=self.workload,
             reporter=self._reporter(store),
         )
 
@@ -147,6 +154,7 @@ class Wiring:
         return Reporter(
             store,
             endpoint=self.settings.endpoint,
+            workload=self.workload.report,
             observers=self.observers,
             store_seconds=self.settings.limits.store_seconds,
             clock=self.settings.clock,

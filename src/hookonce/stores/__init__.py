@@ -9,7 +9,7 @@ from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from ..clock import Clock
-from .activity import Activity, ActivityStore
+from .activity import Activity, ActivityStore, ReportedWorker
 from .applications import Application, RegisteringStore
 from .formats import UpgradableStore, Upgrade
 from .key_locks import KeyLockRecord
@@ -85,6 +85,7 @@ __all__ = [
     "Record",
     "RecordStore",
     "RegisteringStore",
+    "ReportedWorker",
     "Span",
     "Stale",
     "StepStore",

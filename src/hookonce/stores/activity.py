@@ -1,7 +1,8 @@
-"""The activity feed: processes that share a store report their work while an operator watches.
+"""What the processes that share a store report about their work, for an operator to see.
 
-No promise depends on the feed. Its length is limited: the oldest lines are dropped first, and a
-store may lose lines.
+Lines about each event are published only while an operator watches. Each worker also replaces a
+report of its own every few seconds. No promise depends on either. Their number is limited: the
+oldest are dropped first, and a store may lose some.
 """
 
 from __future__ import annotations
@@ -14,6 +15,26 @@ WATCHED_SECONDS = 10.0
 
 MOST_LINES = 2000
 """The largest number of lines that are kept per endpoint."""
+
+
+MOST_REPORTS = 1000
+"""The largest number of reports of workers that are kept."""
+
+
+class ReportedWorker(NamedTuple):
+    """The last report of a worker.
+
+    Attributes:
+        endpoint: the endpoint whose events it handles.
+        worker: the name of its process.
+        age_seconds: how long ago it reported.
+        report: the report.
+    """
+
+    endpoint: str
+    worker: str
+    age_seconds: float
+    report: bytes
 
 
 class Activity(NamedTuple):
@@ -49,4 +70,15 @@ class ActivityStore(Protocol):
                 that are added from now on. A cursor after the last line has the same effect: it
                 shows that the file or server was emptied.
         """
+        ...
+
+    async def report_worker(self, endpoint: str, worker: str, report: bytes | None) -> None:
+        """Replace the report of a worker at an endpoint; None removes it.
+
+        A report is forgotten after ``WORKER_SECONDS``, as its worker has most likely ended.
+        """
+        ...
+
+    async def workers(self, *, endpoint: str | None = None) -> list[ReportedWorker]:
+        """Return the last report of each worker at one endpoint, or at all, in any order."""
         ...

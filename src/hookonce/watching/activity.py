@@ -1,7 +1,7 @@
 """Publishes what this process does to the inspectors of other processes.
 
-An inspector page shows one endpoint, and several processes may serve that endpoint. Each process
-asks the store every two seconds whether an inspector is open. Only while one is open, the process
+A worker replaces a report of its running handlers every ten seconds. More is published only while
+an inspector is open: each process asks the store every two seconds whether that is so. Then it
 observes its own receiver and publishes a limited number of events per second. A lost line is
 missing on the page and nowhere else.
 """
@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
-from ..clock import Clock
+from ..clock import Clock, uptime
 from ..errors import StoreError
 from ..logs import get_logger
 from ..outcome import Outcome
@@ -26,11 +27,14 @@ from .observers import Observers
 from .process import process_name
 from .records import DeliveryAnswered
 from .steps import EventState, EventStep, StepObserver, StepRecord, What, step_of
+from .workers import REPORT_SECONDS, WorkerReport
 
 _log = get_logger("hookonce.activity")
 
 _ASK_SECONDS = 2.0
 _PUBLISH_SECONDS = 0.5
+# How often a worker reports while an inspector is open.
+_WATCHED_REPORT_SECONDS = 2.0
 # How many new events join the sample each second. Failures are published for all events.
 _EVENTS_EACH_SECOND = 50
 _MOST_SAMPLED = 1000
@@ -105,6 +109,7 @@ class Reporter(StepObserver):
     Args:
         store: passes the lines on to other processes.
         endpoint: the name of the receiver's endpoint.
+        workload: returns what this process does as a worker; None if it is no worker.
         observers: the receiver's observers; the reporter joins them while an inspector is open.
         store_seconds: after this time the store counts as unreachable.
         clock: Unix time in seconds.
@@ -115,19 +120,22 @@ class Reporter(StepObserver):
         store: ActivityStore,
         *,
         endpoint: str,
+        workload: Callable[[], WorkerReport | None],
         observers: Observers,
         store_seconds: float,
         clock: Clock,
     ) -> None:
         self._store = store
         self._endpoint = endpoint
+        self._workload = workload
         self._observers = observers
         self._store_seconds = store_seconds
         self._clock = clock
         self._sample = _Sample(clock)
         self._lines: deque[bytes] = deque(maxlen=_MOST_WAITING_LINES)
         self._answers: dict[tuple[int, str], tuple[int, list[float]]] = {}
-        self._listens = self._has_failed = False
+        self._listens = self._has_failed = self._has_reported = False
+        self._reported_at = -inf
         self._task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
 
@@ -152,7 +160,7 @@ class Reporter(StepObserver):
             await self._publish()
             pause = _PUBLISH_SECONDS if self._listens else _ASK_SECONDS
             await set_within(pause, self._stop)
-        if self._listens:
+        if self._listens or self._has_reported:
             await self._publish()
             self._listen(False)
 
@@ -161,6 +169,7 @@ class Reporter(StepObserver):
         try:
             call = self._store.publish(self._endpoint, lines)
             self._listen(await within(self._store_seconds, call))
+            await self._report()
         except StoreError as error:
             if not self._has_failed:
                 _log.info("cannot publish this process's activity: %s", error)
@@ -170,6 +179,20 @@ class Reporter(StepObserver):
             self._listen(False)
         else:
             self._has_failed = False
+
+    async def _report(self) -> None:
+        """Report as a worker if that is due; remove the report of a process that works no more."""
+        now = uptime()
+        pause = _WATCHED_REPORT_SECONDS if self._listens else REPORT_SECONDS
+        report = self._workload()
+        if report is None and not self._has_reported:
+            return
+        if report is not None and now < self._reported_at + pause:
+            return
+        content = None if report is None else report.dump()
+        call = self._store.report_worker(self._endpoint, process_name(), content)
+        await within(self._store_seconds, call)
+        self._reported_at, self._has_reported = now, report is not None
 
     def _listen(self, is_watched: bool) -> None:
         if is_watched and not self._listens:

@@ -91,7 +91,15 @@ class Visit:
 
 
 LISTED = "#deliveries tbody bdi"
-PAGES = ("/", "/deliveries/1", "/deliveries/5", "/dead", "/dead/letter?id=evt_cut", "/inbox")
+PAGES = (
+    "/",
+    "/deliveries/1",
+    "/deliveries/5",
+    "/dead",
+    "/dead/letter?id=evt_cut",
+    "/inbox",
+    "/workers",
+)
 
 # What a box of its own scrolls, or cuts off on purpose, is not wider for the eye.
 WIDER_THAN_THE_SCREEN = """() => [...document.querySelectorAll("body *")]

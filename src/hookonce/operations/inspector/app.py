@@ -36,7 +36,7 @@ from .site import BusyError, Site
 
 # The pages to which a login may redirect, with their filters.
 _PAGE = re.compile(
-    r"(?:/at/[A-Za-z0-9_.-]{1,64})?/(?:deliveries/[0-9]{1,15}|dead|dead/letter|inbox)?(?:\?[!$&-;=?-\[\]_a-z|~%]*)?"
+    r"(?:/at/[A-Za-z0-9_.-]{1,64})?/(?:deliveries/[0-9]{1,15}|dead|dead/letter|inbox|workers)?(?:\?[!$&-;=?-\[\]_a-z|~%]*)?"
 )
 
 _log = get_logger("hookonce.inspector")
@@ -47,6 +47,7 @@ _STATIC = {
     "inspector.js": "text/javascript",
     "live.js": "text/javascript",
     "page.js": "text/javascript",
+    "workers.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 

@@ -52,6 +52,7 @@ class Pages:
             "day_and_time": texts.day_and_time,
             "duration": texts.duration,
             "bytes": texts.byte_count,
+            "count": texts.count,
         }
         self._environment.globals |= {
             "kinds": tuple(AnswerKind),

@@ -1,4 +1,4 @@
-"""The pages of one receiver: deliveries, dead letters, the inbox, and live updates."""
+"""The pages of one receiver: deliveries, dead letters, the inbox, workers, and live updates."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ...clock import uptime
+from ...errors import StoreError
 from ...events import EventParser
 from ...http.app import Receive, Scope, Send
 from ...logs import get_logger
@@ -24,6 +25,7 @@ from ...receiver import Receiver
 from ...routing.table import HandlerTable
 from ...stores.time_limit import within
 from ...stores.values import DeadLetter, DeadReason, Entry
+from ...watching.process import process_name
 from .access import Access
 from .actions import Actions
 from .bounds import Bounds
@@ -104,6 +106,7 @@ class Site:
             Route(f"{at}/dead/discard", partial(self._act, "discard"), methods=["POST"]),
             Route(f"{at}/inbox", self._waiting),
             Route(f"{at}/inbox/retry", partial(self._act, "retry"), methods=["POST"]),
+            Route(f"{at}/workers", self._workers),
             Route(f"{at}/stream", _Stream(self)),
         ]
 
@@ -258,6 +261,16 @@ class Site:
                 return {"entries": rows, "most": _MOST_STORED}
 
             return await self._page("inbox.html", request, content=content)
+
+    async def _workers(self, request: Request) -> Response:
+        await self._others.look()  # workers report more often to a page that looks
+        try:
+            workers = await self._receiver.workers()
+        except StoreError as error:
+            _log.warning("the inspector cannot read the reports of workers: %s", error)
+            workers = None
+        content = {"workers": workers, "own_process": process_name()}
+        return await self._page("workers.html", request, content=lambda: content)
 
     async def _missing(self, request: Request, problem: str) -> Response:
         """Return a page with status 404."""

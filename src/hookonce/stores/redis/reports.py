@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, Unpack
 
 from ...clock import utc
-from ..activity import MOST_LINES, WATCHED_SECONDS, Activity
+from ..activity import MOST_LINES, MOST_REPORTS, WATCHED_SECONDS, Activity, ReportedWorker
 from ..applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from ..values import (
     DeadLetter,
@@ -147,6 +147,18 @@ class RedisReports(ABC):
             step("follow", endpoint, WATCHED_SECONDS, behind)
         )
         return Activity(int(last), tuple(lines))
+
+    async def report_worker(self, endpoint: str, worker: str, report: bytes | None) -> None:
+        asked = step("report_worker", endpoint, worker, MOST_REPORTS, report or b"")
+        await self._session.shards[0].run(asked)
+
+    async def workers(self, *, endpoint: str | None = None) -> list[ReportedWorker]:
+        rows = await self._session.shards[0].run(step("workers", endpoint or ""))
+        found = []
+        for member, age, report in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+            place, _, worker = codec.decode(member).partition(":")
+            found.append(ReportedWorker(place, worker, float(age), report))
+        return found
 
 
 async def _listed(

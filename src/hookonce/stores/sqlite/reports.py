@@ -10,7 +10,7 @@ from typing import Any, TypeVar, Unpack
 import apsw
 
 from .. import life
-from ..activity import MOST_LINES, WATCHED_SECONDS, Activity
+from ..activity import MOST_LINES, MOST_REPORTS, WATCHED_SECONDS, Activity, ReportedWorker
 from ..applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
 from ..protocols import WORKER_SECONDS
 from ..values import (
@@ -115,6 +115,19 @@ DELETE FROM activity WHERE endpoint = ?1 AND place <= (
 """
 _LAST = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'activity'"
 _LINES = "SELECT line FROM activity WHERE endpoint = ? AND place > ? AND place <= ? ORDER BY place"
+
+_REPORT_WORKER = "INSERT OR REPLACE INTO worker_reports VALUES (?, ?, ?, ?)"
+_FORGET_REPORT = "DELETE FROM worker_reports WHERE endpoint = ? AND worker = ?"
+# Delete a report also if `seen` is in the future: it was written before uptime was reset.
+_FORGET_REPORTS = """
+DELETE FROM worker_reports WHERE seen <= ?1 - ?2 OR seen > ?1 OR (endpoint, worker) NOT IN (
+    SELECT endpoint, worker FROM worker_reports ORDER BY seen DESC LIMIT ?3
+)
+"""
+_WORKERS = f"""
+SELECT endpoint, worker, :now - seen, report FROM worker_reports
+WHERE seen > :now - :seconds AND seen <= :now AND {_OF_IT}
+"""
 
 
 class SQLiteReports(ABC):
@@ -250,6 +263,22 @@ class SQLiteReports(ABC):
             return Activity(last, tuple(line for (line,) in rows))
 
         return await self._run(look)
+
+    async def report_worker(self, endpoint: str, worker: str, report: bytes | None) -> None:
+        def write(connection: apsw.Connection) -> None:
+            if report is None:
+                connection.execute(_FORGET_REPORT, (endpoint, worker))
+                return
+            now = self._file.claims.uptime()
+            connection.execute(_REPORT_WORKER, (endpoint, worker, now, report))
+            connection.execute(_FORGET_REPORTS, (now, WORKER_SECONDS, MOST_REPORTS))
+
+        await self._run(write)
+
+    async def workers(self, *, endpoint: str | None = None) -> list[ReportedWorker]:
+        return await self._rows(
+            _WORKERS, lambda row: ReportedWorker(*row), seconds=WORKER_SECONDS, endpoint=endpoint
+        )
 
 
 def _listing(after: str | None, limit: int, wanted: Wanted) -> dict[str, Any]:

@@ -121,6 +121,14 @@ CREATE TABLE activity (
 ) STRICT;
 CREATE INDEX activity_by_endpoint ON activity (endpoint, place);
 
+CREATE TABLE worker_reports (
+    endpoint TEXT NOT NULL,
+    worker TEXT NOT NULL,
+    seen REAL NOT NULL,
+    report BLOB NOT NULL,
+    PRIMARY KEY (endpoint, worker)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE watched (
     endpoint TEXT PRIMARY KEY,
     until REAL NOT NULL

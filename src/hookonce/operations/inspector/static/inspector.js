@@ -2,6 +2,7 @@
 
 import { byId, filters, root } from "./page.js";
 import { pause } from "./live.js";
+import "./workers.js";
 import { actOnSelected, selectAll } from "./actions.js";
 
 const toggle = byId("shortcuts");
@@ -46,7 +47,7 @@ const keys = {
   R: () => actOnSelected("replay"),
   g: () => { isGoing = true; },
 };
-const places = { l: "/", d: "/dead", i: "/inbox" };
+const places = { l: "/", d: "/dead", i: "/inbox", w: "/workers" };
 
 addEventListener("keydown", (event) => {
   if (!toggle || !hasShortcuts || event.ctrlKey || event.metaKey || event.altKey) return;

@@ -23,6 +23,9 @@
 --   BASE:g:<endpoint>  string: exists while an operator follows its activity
 --   BASE:h:<endpoint>  list: the lines about its activity
 --   BASE:j:<endpoint>  string: the number of all lines so far
+-- Keys of the first shard only; a member is ENDPOINT:WORKER:
+--   BASE:u             zset: the workers that report, by the time of their last report
+--   BASE:d             hash: their reports
 -- Keys of a shard:
 --   BASE:m             hash: the number of the format, the number of shards, and for each version's newest format as
 --                      'seen:<format>' when a process of it last called (stores/formats.py)

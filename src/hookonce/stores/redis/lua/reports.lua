@@ -108,6 +108,43 @@ function ops.follow(arg)
   return {tostring(last), redis.call('LRANGE', base .. ':h:' .. endpoint, place - last, -1)}
 end
 
+-- Arguments: endpoint, worker, how many reports are kept, the report of the worker or '' to remove it.
+function ops.report_worker(arg)
+  local seen, reports = base .. ':u', base .. ':d'
+  local member = arg[1] .. ':' .. arg[2]
+  if arg[4] == '' then
+    redis.call('ZREM', seen, member)
+    redis.call('HDEL', reports, member)
+    return '1'
+  end
+  redis.call('ZADD', seen, text(now), member)
+  redis.call('HSET', reports, member, arg[4])
+  local silent = redis.call('ZRANGEBYSCORE', seen, '-inf', text(now - WORKER_SECONDS))
+  if #silent == 0 then silent = redis.call('ZRANGE', seen, 0, -1 - tonumber(arg[3])) end
+  for _, one in ipairs(silent) do
+    redis.call('ZREM', seen, one)
+    redis.call('HDEL', reports, one)
+  end
+  redis.call('PEXPIRE', seen, milliseconds(2 * WORKER_SECONDS))
+  redis.call('PEXPIRE', reports, milliseconds(2 * WORKER_SECONDS))
+  return '1'
+end
+
+-- Arguments: endpoint or ''. Reply: for each worker endpoint and name, the age of its report in seconds, the report.
+function ops.workers(arg)
+  local found, since = {}, text(now - WORKER_SECONDS)
+  local rows = redis.call('ZRANGEBYSCORE', base .. ':u', '(' .. since, text(now), 'WITHSCORES')
+  for at = 1, #rows, 2 do
+    local report = is_of(rows[at], arg[1]) and redis.call('HGET', base .. ':d', rows[at])
+    if report then
+      found[#found + 1] = rows[at]
+      found[#found + 1] = text(now - tonumber(rows[at + 1]))
+      found[#found + 1] = report
+    end
+  end
+  return found
+end
+
 -- The server expires records by its own clock. If the caller has its own clock, this step searches for expired records.
 -- Arguments: cursor. Reply: the next cursor ('0' at the end), and how many records were removed.
 function ops.sweep(arg)

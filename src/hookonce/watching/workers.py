@@ -1,0 +1,152 @@
+"""What a worker reports: the handlers that it runs now, and its attempts of the last minutes."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..stores.activity import ReportedWorker
+from ..stores.protocols import WORKER_SECONDS
+
+REPORT_SECONDS = WORKER_SECONDS / 3
+"""How often a worker reports while no operator watches."""
+
+MOST_RUNNING = 20
+"""How many running handlers a report names."""
+
+_MOST_TEXT = 512
+
+# Attempts are counted in slots of this length, for the last five minutes.
+_SLOT_SECONDS = 10
+_SLOTS = 30
+_MINUTE_SECONDS = 60
+
+
+class RunningHandler(NamedTuple):
+    """A handler that is running.
+
+    Attributes:
+        handler: the handler's name.
+        event_id: the id of the event.
+        event_type: the type of the event.
+        attempt: the number of the attempt, from 1.
+        seconds: how long it had run when the worker reported; None for a sync handler that waits
+            for a thread.
+    """
+
+    handler: str
+    event_id: str
+    event_type: str | None
+    attempt: int
+    seconds: float | None
+
+
+class AttemptCounts(NamedTuple):
+    """Numbers of attempts that have ended.
+
+    Attributes:
+        handled: all handlers had succeeded.
+        failed: a handler had failed.
+    """
+
+    handled: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """The last report of a process that handles events of an endpoint.
+
+    Attributes:
+        endpoint: the name of the endpoint.
+        process: the name of the process, as the log shows it.
+        age_seconds: how long ago it reported; a worker reports every ten seconds or more often.
+        uptime_seconds: how long it had worked then.
+        concurrency: how many events of the inbox it handles at once; None if it has no inbox, and
+            handles events inside requests.
+        running: the handlers that were running, the longest first; at most 20.
+        running_count: the number of all running handlers.
+        last_minute: its attempts in the last minute.
+        last_five_minutes: its attempts in the last five minutes.
+    """
+
+    endpoint: str
+    process: str
+    age_seconds: float = 0.0
+    uptime_seconds: float
+    concurrency: int | None
+    running: tuple[RunningHandler, ...]
+    running_count: int
+    last_minute: AttemptCounts
+    last_five_minutes: AttemptCounts
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether reports are missing: the process was killed, or its event loop is blocked."""
+        return self.age_seconds > 1.5 * REPORT_SECONDS
+
+    def dump(self) -> bytes:
+        """Return the report as the store keeps it, without what the store knows."""
+        running = [
+            (handler[:_MOST_TEXT], event_id[:_MOST_TEXT], (event_type or "")[:_MOST_TEXT], *rest)
+            for handler, event_id, event_type, *rest in self.running
+        ]
+        content = {
+            "uptime": self.uptime_seconds,
+            "concurrency": self.concurrency,
+            "running": running,
+            "count": self.running_count,
+            "minute": self.last_minute,
+            "minutes": self.last_five_minutes,
+        }
+        return json.dumps(content, separators=(",", ":")).encode()
+
+
+def read_report(reported: ReportedWorker) -> WorkerReport | None:
+    """Parse a report from the store; None for a report by an unknown version."""
+    try:
+        content = json.loads(reported.report)
+        return WorkerReport(
+            endpoint=reported.endpoint,
+            process=reported.worker,
+            age_seconds=reported.age_seconds,
+            uptime_seconds=float(content["uptime"]),
+            concurrency=content["concurrency"],
+            running=tuple(
+                RunningHandler(handler, event_id, event_type or None, attempt, seconds)
+                for handler, event_id, event_type, attempt, seconds in content["running"]
+            ),
+            running_count=int(content["count"]),
+            last_minute=AttemptCounts(*content["minute"]),
+            last_five_minutes=AttemptCounts(*content["minutes"]),
+        )
+    except (ValueError, TypeError, LookupError):
+        return None
+
+
+class Tally:
+    """Counts attempts that have ended, for the last five minutes."""
+
+    def __init__(self) -> None:
+        self._slots: deque[list[int]] = deque(maxlen=_SLOTS)  # number, handled, failed
+
+    def note(self, now: float, *, succeeded: bool) -> None:
+        """Count an attempt that ends at ``now``, in seconds of a clock that is never set."""
+        number, slots = now // _SLOT_SECONDS, self._slots
+        if not slots or slots[-1][0] != number:
+            slots.append([int(number), 0, 0])
+        slots[-1][1 if succeeded else 2] += 1
+
+    def last_minute(self, now: float) -> AttemptCounts:
+        """Return the counts of the last minute, up to a slot of ten seconds."""
+        return self._since(now - _MINUTE_SECONDS)
+
+    def last_five_minutes(self, now: float) -> AttemptCounts:
+        """Return the counts of the last five minutes, up to a slot of ten seconds."""
+        return self._since(now - _SLOTS * _SLOT_SECONDS)
+
+    def _since(self, start: float) -> AttemptCounts:
+        slots = [slot for slot in self._slots if slot[0] > start // _SLOT_SECONDS]
+        return AttemptCounts(sum(slot[1] for slot in slots), sum(slot[2] for slot in slots))
