@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from ..stores.activity import ReportedWorker
@@ -131,13 +132,16 @@ class Tally:
 
     def __init__(self) -> None:
         self._slots: deque[list[int]] = deque(maxlen=_SLOTS)  # number, handled, failed
+        self._slot = [0, 0, 0]
+        self._slot_ends = -inf
 
     def note(self, now: float, *, succeeded: bool) -> None:
         """Count an attempt that ends at ``now``, in seconds of a clock that is never set."""
-        number, slots = now // _SLOT_SECONDS, self._slots
-        if not slots or slots[-1][0] != number:
-            slots.append([int(number), 0, 0])
-        slots[-1][1 if succeeded else 2] += 1
+        if now >= self._slot_ends:
+            number = int(now // _SLOT_SECONDS)
+            self._slot, self._slot_ends = [number, 0, 0], (number + 1) * _SLOT_SECONDS
+            self._slots.append(self._slot)
+        self._slot[1 if succeeded else 2] += 1
 
     def last_minute(self, now: float) -> AttemptCounts:
         """Return the counts of the last minute, up to a slot of ten seconds."""
