@@ -40,6 +40,7 @@ CANNOT_BEGIN = {
     "health": ["health", "--nothing"],
     "inbox": ["inbox", "stats", "sqlite:///missing.db"],
     "ledger": ["ledger", "--nothing"],
+    "listen": ["listen", "nothing_here:receiver", "--tunnel", "https://name.example"],
     "reconcile": ["reconcile", "--nothing"],
     "secret": ["secret", "too many"],
     "send": ["send", "webhook.test", "--url", NOWHERE],  # without a secret

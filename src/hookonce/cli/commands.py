@@ -19,7 +19,7 @@ from .statuses import CannotBegin, Status
 # Each module is imported when its command is called, because all imports together are slow.
 _MODULES = (
     *("chaos", "dead", "demo", "doctor", "emulate", "endpoints", "guide", "health"),
-    *("inbox", "ledger", "reconcile", "send", "serve", "store", "verify", "worker"),
+    *("inbox", "ledger", "listen", "reconcile", "send", "serve", "store", "verify", "worker"),
 )
 """The modules with the commands; each command has the name of its module."""
 

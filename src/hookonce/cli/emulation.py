@@ -159,6 +159,9 @@ class Emulation:
         """
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
+            stack.enter_context(
+                ended_by_signals(lambda: loop.call_soon_threadsafe(self._ended.set))
+            )
             await stack.enter_async_context(service)
             if port is not None:
                 base_url = await stack.enter_async_context(serving(service.api, port))
@@ -177,10 +180,6 @@ class Emulation:
                 )
             self._output.say()
             self._output.say(HEADING, "bold")
-            # Enter this after the server has started: the server sets signal handlers of its own.
-            stack.enter_context(
-                ended_by_signals(lambda: loop.call_soon_threadsafe(self._ended.set))
-            )
             work = loop.create_task(self._work(service, emitting, stays=port is not None))
             work.add_done_callback(lambda _: self._ended.set())
             await self._ended.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ _IF_LOST = (
     " service's app, and run this command again"
 )
 
-_event_option = click.option(
+event_option = click.option(
     "--event",
     "events",
     multiple=True,
@@ -54,7 +55,7 @@ def endpoints() -> None:
 
 @endpoints.command()
 @click.argument("url")
-@_event_option
+@event_option
 @click.option("--description", help="A name for people.")
 @click.option(
     "--secrets-file",
@@ -88,31 +89,52 @@ def create(
                     f"{str(secrets_file)!r} holds a secret already: keep the secret of each"
                     " endpoint in a file of its own"
                 )
-            created = None
-            with asking(file, _IF_LOST.format(url)) as keep:
-
-                def keep_it(secret: str, webhook_id: str | None) -> None:
-                    nonlocal created
-                    keep(secret, "")
-                    created = webhook_id or "the endpoint"
-
-                try:
-                    endpoint = await client.webhooks.create(
-                        url, events, description=description, keep=keep_it
-                    )
-                except UnreadableAnswerError as error:
-                    if created is None:
-                        raise
-                    raise Nothing(
-                        f"{created} was created, and its secret is in {str(file.path)!r}; {error}"
-                    ) from None
-            if created is None:
-                raise Nothing(f"{endpoint.id} was created, and the service gave no secret")
-            return endpoint
+            return await created(client, file, url, events, description=description)
 
     made = with_client(api_url, key_file, create_it)
     output = Output(as_json=as_json)
     output.record(_record(made), f"{made.id}: created; its secret is in {secrets_file}", "green")
+
+
+async def created(
+    client: Client,
+    file: SecretsFile,
+    url: str,
+    events: Sequence[str],
+    *,
+    description: str | None = None,
+    comment: Callable[[str], str] = lambda _: "",
+) -> WebhookEndpoint:
+    """Create an endpoint, and write its secret into a locked file that holds no secret.
+
+    Args:
+        comment: returns the line above the secret, given the endpoint's id.
+
+    Raises:
+        Nothing: the service gave no secret, or an answer that cannot be read.
+        ClientError: the service refused, or did not answer.
+    """
+    webhook_id = None
+    with asking(file, _IF_LOST.format(url)) as keep:
+
+        def keep_it(secret: str, given_id: str | None) -> None:
+            nonlocal webhook_id
+            keep(secret, comment(given_id) if given_id else "")
+            webhook_id = given_id or "the endpoint"
+
+        try:
+            endpoint = await client.webhooks.create(
+                url, events, description=description, keep=keep_it
+            )
+        except UnreadableAnswerError as error:
+            if webhook_id is None:
+                raise
+            raise Nothing(
+                f"{webhook_id} was created, and its secret is in {str(file.path)!r}; {error}"
+            ) from None
+    if webhook_id is None:
+        raise Nothing(f"{endpoint.id} was created, and the service gave no secret")
+    return endpoint
 
 
 @endpoints.command("list-deliveries")
@@ -172,7 +194,7 @@ def disable(webhook_id: str, api_url: str, key_file: Path | None, *, as_json: bo
 @endpoints.command()
 @click.argument("webhook_id", metavar="WEBHOOK", callback=read_id)
 @click.option("--url", help="The new URL.")
-@_event_option
+@event_option
 @click.option("--description", help="A name for people.")
 @service_options
 def update(

@@ -9,8 +9,8 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from ipaddress import ip_network
 from math import ceil
 from pathlib import Path
@@ -207,8 +207,8 @@ def serve(
     listeners = listeners or bound(host, port)
     for one in targets:
         # Report a failure in one line; the server would print a traceback.
-        run(_open_once(one))
-    app = _app_of(loaded, path, inspector, with_metrics=metrics)
+        run(open_once(one))
+    app = served_app(loaded, path, inspector, with_metrics=metrics)
     if refused is not None:
         app = refused.around(app)
         for one in targets:
@@ -301,7 +301,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(None if sockets is None else list(sockets))
 
 
-def _app_of(
+def served_app(
     loaded: Loaded, path: str, inspector: Inspector | None, *, with_metrics: bool
 ) -> ASGIApp:
     """Return the application to serve, which logs all requests; or exit with an error."""
@@ -412,9 +412,54 @@ def _restart_at_changes() -> None:
     )
 
 
-async def _open_once(receiver: Receiver) -> None:
+async def open_once(receiver: Receiver) -> None:
     async with receiver.opened():
         pass
+
+
+@contextmanager
+def loopback_listener(port: int) -> Iterator[socket.socket]:
+    """Bind a port of the loopback interface during the block; connections wait for a server.
+
+    Raises:
+        CannotBegin: the port is taken.
+    """
+    # Without IPPROTO_TCP, asyncio leaves Nagle's algorithm on, which delays answers by 40 ms.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            raise CannotBegin(f"cannot serve on port {port}: {error.strerror}") from error
+        yield listener
+
+
+@asynccontextmanager
+async def serving_at(listener: socket.socket, app: ASGIApp) -> AsyncIterator[str]:
+    """Serve an application during the block; yield the base URL. The caller handles signals.
+
+    Raises:
+        CannotBegin: the application does not start.
+    """
+    server = _WithoutSignals(uvicorn.Config(app, log_config=None, access_log=False))
+
+    async def serve_until_end() -> None:
+        # uvicorn calls sys.exit() if the application does not start.
+        with suppress(SystemExit):
+            await server.serve(sockets=[listener])
+
+    task = asyncio.create_task(serve_until_end())
+    while not server.started:
+        await asyncio.sleep(0.01)
+        if task.done():
+            await task
+            raise CannotBegin("the application did not start; the log says why")
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
 
 
 @asynccontextmanager
@@ -424,22 +469,12 @@ async def serving(app: ASGIApp, port: int) -> AsyncIterator[str]:
     Raises:
         CannotBegin: the port is taken, or the application does not start.
     """
-    # Without IPPROTO_TCP, asyncio leaves Nagle's algorithm on, which delays answers by 40 ms.
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise CannotBegin(f"cannot serve on port {port}: {error.strerror}") from error
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
-        task = asyncio.create_task(server.serve(sockets=[listener]))
-        while not server.started:
-            await asyncio.sleep(0.01)
-            if task.done():
-                await task
-                raise CannotBegin("the server did not start")
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await task
+    with loopback_listener(port) as listener:
+        async with serving_at(listener, app) as base_url:
+            yield base_url
+
+
+class _WithoutSignals(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
