@@ -158,7 +158,7 @@ class VerificationError(WebhookError, WebhookVerificationError):
     """
 
     def __init__(self, reason: Refusal, skew: float | None = None) -> None:
-        # The properties read `args`: setting attributes would slow down each refusal of a forgery.
+        # The properties read `args`, because attributes would slow down each refusal of a forgery.
         super().__init__(reason, skew)
 
     @property
@@ -271,7 +271,7 @@ class Reject(WebhookError):  # noqa: N818 - a public name: an instruction to the
 
 
 _LONGEST_WAIT = timedelta(days=31)
-"""A longer wait outlasts the sender's retries, its delivery log and a store's retention."""
+"""The longest wait: it already outlasts the sender's retries, its log and a store's retention."""
 
 
 @shows_half_built

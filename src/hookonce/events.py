@@ -257,7 +257,7 @@ def _without_lone_surrogates(body: bytes) -> bytes:
 
 
 def _raised(error: Exception) -> str:
-    """Return the class and line of a validator's error; its message could reveal values."""
+    """Return the class and line of a validator's error, but not its message: it may show values."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next

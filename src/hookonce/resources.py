@@ -126,9 +126,9 @@ AbsoluteInstant: TypeAlias = Annotated[
 _OPEN = GetPydanticSchema(lambda _source, handler: handler(str))
 
 Plan: TypeAlias = Annotated[Literal["free", "starter", "pro", "agency"] | str, _OPEN]
-"""The plan of a workspace (interface, Resources: Workspace). Others are kept as text."""
+"""The plan of a workspace (interface, Resources: Workspace). Other values are kept as text."""
 KeyRole: TypeAlias = Annotated[Literal["viewer", "contributor", "editor", "admin"] | str, _OPEN]
-"""What a key may do (interface, Resources: Workspace, key, limits). Others are kept as text."""
+"""What a key may do (interface, Resources: Workspace, key, limits). Other values are kept."""
 Platform: TypeAlias = Annotated[
     Literal[
         "instagram",

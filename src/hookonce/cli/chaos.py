@@ -23,7 +23,8 @@ from .output import Output, json_option
 from .statuses import CannotBegin, Status
 from .stores import check_store, chosen_url, store_file_option
 
-# How many findings are printed with their history, and how many in all; JSON contains all findings.
+# How many findings are printed with their history, and how many are printed at all. JSON contains
+# all findings.
 _WITH_STORY, _LISTED = 3, 20
 
 _COUNTED = {
@@ -113,9 +114,11 @@ def chaos(
     mode = {None: Mode.AS_IT_IS, True: Mode.INBOX, False: Mode.INLINE}[with_inbox]
     # Keep injected faults out of the log.
     logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)
-    logging.getLogger().addHandler(logging.NullHandler())  # nor print what libraries log
+    # Keep log lines of libraries out of the output.
+    logging.getLogger().addHandler(logging.NullHandler())
     passed = True
-    # The module may read the address of the API from the environment when it is imported.
+    # Open the port first, because the module may read the address of the API from the environment
+    # when it is imported.
     with ApiPort() as port, terminated_as_interrupted(), output.progress("chaos") as moved:
         with stand_in_secrets():
             targets = load_receivers(receiver, factory=factory)

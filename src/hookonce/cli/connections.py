@@ -33,13 +33,13 @@ _MOST_FRAMING_BYTES = 64 * 1024
 # The most header fields: a field of four bytes takes 200 bytes as Python objects.
 _MOST_FIELDS = 256
 
-# The most requests that a client may send before it has an answer; no proxy does that.
+# The most requests that a client may send before it has an answer. No proxy sends so many.
 _MOST_PIPELINED = 20
 _MOST_PIPELINED_BYTES = 256 * 1024
 
 _WARNING_SECONDS = 60.0
 
-_OTHER_FILES = 256  # how many files the store, the log and the interpreter open
+_OTHER_FILES = 256  # the store, the log and the interpreter open at most this many files
 
 
 class Connections:

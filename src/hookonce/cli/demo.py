@@ -38,7 +38,7 @@ from .stores import chosen_url, named_store, run, store_file_option
 _PATH = "/webhooks"
 
 _Answer: TypeAlias = tuple[int, str]
-"""Status and reason of an answer; without an answer, 0 and the error."""
+"""Status and reason of an answer; 0 and an error text if no answer came."""
 
 _DUPLICATE: _Answer = (200, Reason.DUPLICATE)
 # An answer with one of these reasons means that the handler runs for the event, now or later.

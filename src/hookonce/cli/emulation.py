@@ -203,7 +203,7 @@ class Emulation:
             await self._ended.wait()
 
     def _fail(self, error: Exception) -> None:
-        # Raise the error only at the end: the code that delivers would swallow it.
+        # Raise the error only at the end, because the code that delivers would ignore it here.
         self._fault = error
         self._ended.set()
 

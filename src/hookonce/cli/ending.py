@@ -43,7 +43,8 @@ def ended_by_signals(end: Callable[[], object], *, kills_at_second: bool = True)
     def receive(number: int, _: FrameType | None) -> None:
         nonlocal is_ending
         if is_ending and kills_at_second:
-            # The signal's default action would not end PID 1: the kernel ignores it there.
+            # Do not rely on the signal's default action, because the kernel does not apply it to
+            # PID 1.
             _end_now(ENDED_BY_SIGNAL + number)
         if not is_ending:
             is_ending = True

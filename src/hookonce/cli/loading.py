@@ -232,7 +232,7 @@ def _modules_beside(name: str) -> list[str]:
 
 
 def _likely(part: str, named: object) -> str:
-    """Return which part of a module, mapping or object was probably meant, or which there are."""
+    """Return the name that was probably meant, or else the names that exist, for a message."""
     if isinstance(named, Mapping):
         return f"; there is {', '.join(sorted(map(str, named)))}" if named else ""
     names = {name: one for name, one in getattr(named, "__dict__", {}).items() if name[:1] != "_"}

@@ -219,7 +219,7 @@ def _make_room(folder: int, size: int) -> None:
             continue
         try:
             sizes[name] = os.stat(name, dir_fd=folder, follow_symlinks=False).st_size
-        except FileNotFoundError:  # somebody has deleted it
+        except FileNotFoundError:  # another process has deleted the file
             continue
     total = sum(sizes.values()) + size
     count = len(sizes) + 1
@@ -234,7 +234,7 @@ def _make_room(folder: int, size: int) -> None:
 def _delete(name: str, folder: int) -> None:
     try:
         os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:  # somebody has deleted it
+    except FileNotFoundError:  # another process has deleted the file
         return
 
 

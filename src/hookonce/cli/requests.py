@@ -95,7 +95,7 @@ class RequestLog:
                 status = message["status"]
             await send(message)
 
-        # Read the path before the call: a mount changes it.
+        # Read the path before the call, because a mount changes the path.
         path, reached = scope["path"], list[object]()
         scope[REACHED] = reached
         try:
@@ -123,7 +123,7 @@ class RequestLog:
         return RequestKind.APPLICATION
 
     def _add(self, places: Counter[_Place], place: _Place) -> None:
-        """Log the first request of a period at once; count the later ones for the summary."""
+        """Log the first request of a period at once; count later requests for the summary."""
         if self._next_summary is None:
             self._next_summary = asyncio.get_running_loop().call_later(
                 _PERIOD_SECONDS, self._summarise

@@ -96,7 +96,7 @@ def with_client(api_url: str, key_file: Path | None, use: Callable[[Client], Awa
 
 
 def with_advice(error: ClientError, api_url: str) -> str:
-    """Return the text of an error; if another server may have been asked, with the URL to check."""
+    """Return the text of an error; add the URL if it may belong to another server."""
     is_elsewhere = isinstance(error, UnreadableAnswerError) or (
         isinstance(error, NoAnswerError) and not error.may_have_arrived
     )

@@ -160,7 +160,7 @@ class _Supervisor:
         self._signals.append(number)
 
     def _lacks_process(self) -> bool:
-        """Return whether to start a process; start a second one only after the first was ready."""
+        """Return whether to start a process; the second must wait until the first is ready."""
         wanted = self._count if self._has_started else 1
         return (
             self._deadline is None

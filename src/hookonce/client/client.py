@@ -125,7 +125,7 @@ class Client:
 
     @property
     def quota(self) -> Quota | None:
-        """What was left of the day's quota at the last answer; None before the first."""
+        """The rest of the day's quota at the last answer; None before the first answer."""
         return self._watch.current
 
     async def me(self) -> Me:

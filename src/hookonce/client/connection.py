@@ -512,7 +512,7 @@ def _refused(operation: Operation, answer: _Answer, key: str) -> _Failure:
     retry_after = answer.headers.get("retry-after", "").strip()
     seconds = float(retry_after) if _RETRY_AFTER.fullmatch(retry_after) else None
     try:
-        # The answer may quote the key; no error may show it.
+        # The answer may quote the key, but no error may show the key.
         said = _without(key, from_json(answer.content))
         body = ErrorResponse.model_validate_json(to_json(said)).error
     except ValueError:

@@ -16,7 +16,7 @@ LARGEST_PAGE = 100
 """The largest page (interface, Limits: Page size). Each page costs one request of the quota."""
 
 _MOST_EMPTY_PAGES = 10
-"""Stop after this many empty pages in a row: the service is not expected to send any."""
+"""Stop after this many empty pages in a row, because the service should send none."""
 
 
 def texts(name: str, values: Iterable[str]) -> list[str]:

@@ -45,7 +45,7 @@ class AsyncpgLedger(SQLLedger["PoolConnectionProxy[Any]"]):
         self._isolation = isolation
 
     def in_use(self) -> AbstractAsyncContextManager[None]:
-        """Return a context that keeps a pool made by the ledger open; its last end closes the pool.
+        """Return a context that keeps the ledger's own pool open; the last context closes the pool.
 
         Receivers do this by themselves.
         """

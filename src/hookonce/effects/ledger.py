@@ -65,7 +65,7 @@ class InFiles(Protocol):
 
     @property
     def databases(self) -> Sequence[object]:
-        """The paths or URIs of the SQLite files; empty if only a connection would show them."""
+        """The paths or URIs of the SQLite files; empty if they are unknown without a connection."""
         ...
 
 

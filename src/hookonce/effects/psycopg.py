@@ -47,7 +47,7 @@ class PsycopgLedger(SQLLedger[AsyncConnection[Any]]):
         self._isolation = isolation
 
     def in_use(self) -> AbstractAsyncContextManager[None]:
-        """Return a context that keeps a pool made by the ledger open; its last end closes the pool.
+        """Return a context that keeps the ledger's own pool open; the last context closes the pool.
 
         Receivers do this by themselves.
         """
@@ -126,7 +126,7 @@ class SyncPsycopgLedger(SyncSQLLedger[Connection[Any]]):
 async def record_in(
     connection: AsyncConnection[Any], table: str, effect: Effect, now: float
 ) -> bool:
-    """Insert an effect's row into a connection's transaction; return False if it was there."""
+    """Insert an effect's row into a connection's transaction; return False if the row exists."""
     if not isinstance(connection, AsyncConnection):
         raise TypeError("record_in takes an async connection; in a thread, call record_in_sync")
     statements = _statements(connection, table)
@@ -138,7 +138,7 @@ async def record_in(
 
 
 def record_in_sync(connection: Connection[Any], table: str, effect: Effect, now: float) -> bool:
-    """Insert an effect's row into a connection's transaction; return False if it was there."""
+    """Insert an effect's row into a connection's transaction; return False if the row exists."""
     if not isinstance(connection, Connection):
         raise TypeError(
             "record_in_sync takes a plain connection; for an async one, await record_in"

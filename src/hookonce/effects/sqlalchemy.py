@@ -217,7 +217,7 @@ def _type(column: str) -> TypeEngine[Any]:
 async def record_in(
     connection: AsyncSession | AsyncConnection, table: str, effect: Effect, now: float
 ) -> bool:
-    """Insert an effect's row into a session's transaction; return False if it was there."""
+    """Insert an effect's row into a session's transaction; return False if the row exists."""
     if not isinstance(connection, AsyncSession | AsyncConnection):
         raise TypeError("record_in takes an async session; in a thread, call record_in_sync")
     under = await connection.connection() if isinstance(connection, AsyncSession) else connection
@@ -227,7 +227,7 @@ async def record_in(
 def record_in_sync(
     connection: Session | Connection, table: str, effect: Effect, now: float
 ) -> bool:
-    """Insert an effect's row into a session's transaction; return False if it was there."""
+    """Insert an effect's row into a session's transaction; return False if the row exists."""
     if not isinstance(connection, Session | Connection):
         raise TypeError("record_in_sync takes a plain session; for an async one, await record_in")
     under = connection.connection() if isinstance(connection, Session) else connection

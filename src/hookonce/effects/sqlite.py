@@ -67,7 +67,7 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
         """Return the context of a new transaction, which holds the file's write lock."""
         connection = self._idle.pop() if self._idle else self._connect()
         try:
-            connection.isolation_level = None  # sqlite3 begins no transaction itself
+            connection.isolation_level = None  # now sqlite3 begins no transaction by itself
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -99,7 +99,7 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
 
 
 def record_in_sync(connection: sqlite3.Connection, table: str, effect: Effect, now: float) -> bool:
-    """Insert an effect's row into a connection's transaction; return False if it was there."""
+    """Insert an effect's row into a connection's transaction; return False if the row exists."""
     statements = statements_of("sqlite", table, SQLITE_PLACEHOLDERS)
     # This DELETE matches no row. Its only use is to begin a transaction, unless the connection
     # autocommits.

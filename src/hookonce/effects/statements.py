@@ -192,7 +192,8 @@ def _prune(dialect: str, table: str, keys: Sequence[str], placeholders: Sequence
 
 def _values(columns: Iterable[str], placeholders: Sequence[str]) -> str:
     named = list(columns)
-    # Naming the generation makes the check at the start find tables that lack it.
+    # The statement names the column `generation`, so that the check at the start fails if a table
+    # lacks this column.
     values = (*placeholders[: len(named)], "0")
     return f"({', '.join((*named, GENERATION))}) VALUES ({', '.join(values)})"
 

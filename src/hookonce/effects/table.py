@@ -13,13 +13,13 @@ DIALECTS = ("postgresql", "mysql", "sqlite")
 
 HANDLER_CHARACTERS = 200
 LENGTHS = {"endpoint": 64, "event_id": 512, "handler": HANDLER_CHARACTERS, "resource": 200}
-"""Lengths of text columns in characters; the others are numbers.
+"""Lengths of text columns in characters; all other columns hold numbers.
 
 MySQL allows a key of 3072 bytes, with 4 bytes for a character; an endpoint's name is ASCII.
 """
 
 EFFECTS = {"endpoint": True, "event_id": True, "handler": True, "recorded_at": False}
-"""The columns of the table of effects; True for those of its primary key."""
+"""The columns of the table of effects; True marks a column of the primary key."""
 
 WATERMARKS = {
     "endpoint": True,
@@ -29,10 +29,10 @@ WATERMARKS = {
     "event_id": False,
     "recorded_at": False,
 }
-"""The columns of the table of watermarks; True for those of its primary key."""
+"""The columns of the table of watermarks; True marks a column of the primary key."""
 
 GENERATION = "generation"
-"""A last column of both tables, which is 0. A later version counts replays on purpose there."""
+"""The last column of both tables. It is 0; a later version may count replays on purpose here."""
 
 # PostgreSQL cuts names off at 63 bytes. The name of an index is 23 bytes longer than the name of
 # the table: it ends in `_watermarks_recorded_at`.

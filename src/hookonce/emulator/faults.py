@@ -34,7 +34,7 @@ class PlatformFault:
             raise ValueError(f"times is at least 1, not {self.times!r}")
 
     def strikes(self, random: Random) -> bool:
-        """Return at random whether the platform fails now, and count the failure."""
+        """Decide at random whether the platform fails now; if so, count the failure."""
         if self.times == 0 or random.random() >= self.rate:
             return False
         if self.times is not None:
@@ -129,7 +129,7 @@ class FaultInjection:
         self._faults.slowness[self._known(channel)] = span_seconds("seconds", seconds)
 
     def platform_works(self, channel: str | None = None) -> None:
-        """Remove the faults of one channel; without ``channel``, those set for all channels."""
+        """Remove the faults of one channel; without ``channel``, the faults for all channels."""
         self._faults.platforms.pop(self._known(channel), None)
         self._faults.slowness.pop(channel, None)
 

@@ -31,11 +31,12 @@ _WEIGHTS: Mapping[str, int] = {
     "channel.disconnected": 2,
 }
 _MEDIA_COUNTS: Mapping[str, tuple[int, int]] = {"text": (0, 0), "carousel": (2, 10), "post": (0, 4)}
-# The platforms whose posts may be long here; the service accepts 63206 characters everywhere.
+# The platforms for which the emulator makes long captions. The service accepts 63206 characters on
+# every platform.
 _LONG_CAPTIONS = frozenset({"facebook", "linkedin"})
 
 # Platform, id, username, display name and followers of each channel. The channels never change, so
-# that those in a receiver's database stay valid when the emulator starts again.
+# that the ids in a receiver's database stay valid when the emulator starts again.
 _WORKSPACE: tuple[tuple[str, str, str, str, int | None], ...] = (
     ("instagram", "ch_7Qm2xKfP", "harbour.bakery", "Harbour Bakery", 18_240),
     ("facebook", "ch_3Hd8vLwR", "harbourbakery", "Harbour Bakery", 9_115),

@@ -96,7 +96,8 @@ class ServiceTime:
         if self._movable is not None:
             self._movable.tick(timedelta(seconds=seconds + self._skipped))
             self._skipped = 0.0
-        # Add the rest of the step: a movable clock may round, and another clock has not moved.
+        # Add the seconds that are still missing: a movable clock may have rounded the step, and any
+        # other clock has not moved at all.
         self._skipped += max(0.0, moment - self.now())
 
 
@@ -111,7 +112,7 @@ class _Due(NamedTuple):
 
 
 class Timeline:
-    """Planned work; it runs in the order of its times."""
+    """Planned work, which runs in the order of its planned times."""
 
     def __init__(self, time: ServiceTime) -> None:
         self._time = time

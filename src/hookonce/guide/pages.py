@@ -57,7 +57,7 @@ class Hit:
 
 
 def topics() -> list[str]:
-    """Return the topics: first those in the index, in its order, then all others."""
+    """Return the topics: first the topics in the index, in its order, then all other topics."""
     folder = files(__package__)
     there = {
         file.name.removesuffix(".md") for file in folder.iterdir() if file.name.endswith(".md")

@@ -237,7 +237,7 @@ _CUT_PREFIX = re.compile("(?:hsec|sec|ec|c)?_")
 
 def _keys(secrets: Sequence[str]) -> Iterator[_Candidate]:
     for number, secret in enumerate(secrets, start=1):
-        # None, if the setting is missing; `_sorted_out` explains it.
+        # A missing setting, such as None: `_sorted_out` explains it.
         if not isinstance(secret, str):
             continue
         text = secret.strip()

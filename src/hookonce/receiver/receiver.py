@@ -497,7 +497,7 @@ class Receiver(Router):
         return await self._wiring.pipeline.handle(body, headers, is_backfill=True)
 
     async def idle(self, seconds: float | timedelta) -> bool:
-        """Wait up to ``seconds`` for all handlers to end; return whether they have.
+        """Wait up to ``seconds`` for all handlers to end; return whether all have ended.
 
         Raises:
             ValueError: the time span is negative or not finite.

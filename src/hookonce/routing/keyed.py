@@ -125,8 +125,8 @@ def watermark_of(event: Event[Any]) -> Watermark:
 
 def _bounded(key: str) -> str:
     # PostgreSQL rejects NUL, no database accepts a lone surrogate, and MySQL ignores spaces at the
-    # end. A key that looks like a digest is digested too: a user can choose their own name, and
-    # must not share the key of the user whose name has that digest.
+    # end. A key that looks like a digest is replaced by its own digest too. Otherwise a user could
+    # choose the digest of another user's name as a name, and share that user's key.
     is_plain = len(key) <= _MOST_CHARACTERS and key.isprintable() and not key.endswith(" ")
     if is_plain and not key.startswith(_DIGEST):
         return key

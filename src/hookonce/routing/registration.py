@@ -89,7 +89,7 @@ class Registration:
             _entered.pop(self, None)
 
     async def warnings(self) -> tuple[str, ...]:
-        """Return warnings about other applications; the store is asked once a minute.
+        """Return warnings about other applications; ask the store at most once a minute.
 
         Raises:
             StoreError: the store does not answer.

@@ -28,7 +28,8 @@ from ..resources import ErrorBody, ErrorResponse
 from ..sender import API_KEY_VARIABLE, API_URL_VARIABLE
 from .virtual_loop import VirtualLoop
 
-# A handler that calls the API by blocking code in the event loop would wait for ever.
+# Limits the wait of a handler that blocks the event loop while it calls the API: it would wait for
+# ever.
 _LOOP_SECONDS = 10.0
 
 _IS_BLOCKED = (
@@ -109,7 +110,7 @@ class _Server(ThreadingHTTPServer):
     """Serves a port; each connection has a thread."""
 
     daemon_threads = True
-    block_on_close = False  # idle connections of clients stay open
+    block_on_close = False  # do not wait for idle connections of clients
     request_queue_size = 128
 
     def __init__(self, port: ApiPort) -> None:

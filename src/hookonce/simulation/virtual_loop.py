@@ -84,7 +84,7 @@ class _Block:
         self._sleeps.append(timer)
 
     def sleeps(self) -> bool:
-        """Return whether a task of this block sleeps; if so, measure the block from now on."""
+        """Return whether a task of this block sleeps; if a sleep has just ended, call ``start``."""
         if not self._sleeps:
             return False
         now = self._selector.now()
@@ -147,7 +147,7 @@ class _SkippingSelector(selectors.BaseSelector):
         """Mark each block that takes long, and let the real time since its start pass virtually."""
         real_now = time.monotonic()
         for block in self._blocks:
-            if block.is_long or block.sleeps():  # `sleeps` also measures the block from now on
+            if block.is_long or block.sleeps():  # `sleeps` may call `start`
                 continue
             took = real_now - block.real_start
             if took >= _PATIENCE_SECONDS:

@@ -20,7 +20,7 @@ SEEN_SECONDS = 10.0
 """How often a process that uses a store writes into the store that it is running."""
 
 OLD_SECONDS = WORKER_SECONDS + SEEN_SECONDS
-"""A process counts as running until this long after its last such write, or the longest lease."""
+"""A process counts as running for this long, or the longest lease, after its last such write."""
 
 
 class FormatError(StoreError):

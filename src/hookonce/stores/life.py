@@ -84,7 +84,7 @@ class State(Enum):
 
 
 class Step(Enum):
-    """A step in the life of an event. Only its owner may do the last five."""
+    """A step in the life of an event. Only the event's owner may do the last five steps."""
 
     CLAIM = "claim"
     ENQUEUE = "enqueue"
@@ -685,7 +685,7 @@ def _granted(
     dead_letter = record.dead_letter
     if dead_letter is not None and state in _DEAD:
         dead_letter = dead_letter._replace(is_kept=False, sender_retries=False)
-    # Every event of an inbox passes here, and `_replace` is much slower.
+    # Not `_replace`, which is much slower: every event of an inbox needs this step.
     record = Record(
         token,
         moment.now + lease if state in _LIVE else 0.0,

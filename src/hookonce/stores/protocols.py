@@ -63,7 +63,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DEFAULT_RETENTION = timedelta(days=15)
-"""The sender keeps its delivery log for 14 days (interface, Limits); one more day is reserve."""
+"""The sender's delivery log covers 14 days (interface, Limits); one more day is a reserve."""
 
 WORKER_SECONDS = 30.0
 """A worker counts as running for this long after it last asked for work."""

@@ -1,4 +1,4 @@
-"""Whether a delivery is genuine: pure functions over bytes, without I/O."""
+"""Decides whether a delivery is genuine: pure functions over bytes, without I/O."""
 
 from .headers import DeliveryHeaders, DeliveryHints, RawHeaders
 from .secrets import SecretSource

@@ -19,7 +19,7 @@ _log = get_logger("hookonce.secrets")
 SECRETS_VARIABLE = "HOOKONCE_SECRETS"
 
 UNUSABLE = "the new secrets cannot be used, so the old ones stay"
-"""The beginning of a warning: a provider of secrets keeps the last good ones."""
+"""The beginning of the warning that a provider still uses its last usable secrets."""
 
 _FIXES = {
     FileNotFoundError: (

@@ -64,7 +64,7 @@ class RemoteDelivery(NamedTuple):
 
 
 class RemoteAnswers(NamedTuple):
-    """How often another process has given one answer since its last report.
+    """How often another process has given the same answer since its last report.
 
     Attributes:
         outcome: the answer.

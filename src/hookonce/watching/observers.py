@@ -89,7 +89,7 @@ class Observers:
 
 
 def _may_hold(events: Container[str], delivery: Any) -> bool:
-    """Return whether the container holds the event of a delivery, the first field of its steps."""
+    """Return whether the container holds the event of a delivery; True if the container raises."""
     try:
         return delivery.event_id in events
     except Exception:  # noqa: BLE001 - the user's container may raise; `notify` logs the error

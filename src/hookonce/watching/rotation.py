@@ -73,7 +73,7 @@ class RotationWatch:
         self.matched: dict[int, float] = {}
         self.current: Rotation | None = None
         self._signed_twice_at = 0
-        # For each event id, the arrival of an event whose second signature is by an unknown secret.
+        # The arrival of each event whose second signature is by an unknown secret, by event id.
         self._half_known: dict[str, float] = {}
         self._next_look = self._next_log = self.quiet_until = 0.0
 
@@ -113,7 +113,7 @@ class RotationWatch:
             self._note_second(delivery.id, at, has_both=has_both)
 
     def _note_second(self, event_id: str, at: float, *, has_both: bool) -> None:
-        """Record an event with two signatures; ``has_both`` is true if known secrets made both."""
+        """Record an event with two signatures; ``has_both``: configured secrets made both."""
         known = self._half_known.values()
         since = self.current.since if self.current else utc(min([at, *known]))
         if has_both:

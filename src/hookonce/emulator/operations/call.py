@@ -57,6 +57,6 @@ class ApiCall:
     backend: Backend
     key: ApiKey
     base_url: str
-    row: Any = None  # the table `OPERATIONS` determines the types of the next three fields
+    row: Any = None  # the table `OPERATIONS` determines the types of `row`, `query` and `body`
     query: Any = None
     body: Any = None

@@ -25,7 +25,7 @@ from .bounds import Bounded, Bounds
 from .seen import AnswerKind, History, Seen, kind_of
 from .series import Series
 
-# The average number of notes to keep per delivery: a delivery with three handlers makes seven.
+# The average number of notes to keep per delivery: one with three handlers makes seven notes.
 _NOTES_EACH = 8
 
 _SUCCESSES = {AnswerKind.ACCEPTED, AnswerKind.DUPLICATE}

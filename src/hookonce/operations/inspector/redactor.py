@@ -148,7 +148,7 @@ class Redactor:
     def _short_ones(
         self, letters: str, at: Sequence[int], first: int, least: int
     ) -> Iterable[tuple[int, int]]:
-        """Yield the spans of short hidden values that start here and are a whole word."""
+        """Yield the spans of short hidden values that begin at this place and are whole words."""
         for size in range(least, min(_GRAM, len(letters) - first + 1)):
             last = first + size - 1
             ends_there = last + 1 == len(letters) or at[last + 1] != at[last] + 1

@@ -14,7 +14,8 @@ from ...verification.signature import VerifiedDelivery
 from ...watching.records import DeliveryAnswered, DeliveryReceived
 from ...watching.steps import EventState, EventStep
 
-# The most steps of an event: three handlers with twelve attempts, the inbox's default, have fewer.
+# The most steps of an event. Three handlers with twelve attempts, the inbox's default, make fewer
+# steps.
 _MOST_STEPS = 100
 
 
@@ -66,7 +67,7 @@ class History:
 
     @property
     def state(self) -> EventState:
-        """The event's state: the store's answer, or else the state after its latest step."""
+        """The event's state: as the store reported it, or else the state after the latest step."""
         states = (
             step.state for step in reversed(self.steps) if step.state is not EventState.UNCHANGED
         )

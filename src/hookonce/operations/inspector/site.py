@@ -343,7 +343,7 @@ async def _bodies(
 
 
 def _in_time(bodies: Mapping[str, bytes]) -> Callable[[str], bytes | None]:
-    """Return a function from an id to a body; it returns None if the list takes too long."""
+    """Return a function that returns the body of an id, or None if the list takes too long."""
     ends = uptime() + _LIST_SECONDS
     return lambda event_id: bodies.get(event_id) if uptime() < ends else None
 

@@ -54,7 +54,7 @@ async def spans_that_are_near_join(bench: Bench) -> None:
         await reconciling.note_ignored("default", {TYPE: [Span(first, last)]})
     whole = Span(NOW - JOIN_SECONDS - 5, NOW + 20 + JOIN_SECONDS)
     assert await spans(reconciling) == (whole,)
-    await reconciling.note_ignored("default", {TYPE: [whole]})  # note the same span again
+    await reconciling.note_ignored("default", {TYPE: [whole]})  # record the same span again
     assert await spans(reconciling) == (whole,)
 
 

@@ -152,7 +152,7 @@ class Session:
 
     async def aclose(self) -> None:
         """Finish the calls in flight and close the connections."""
-        # The first shard has agreed, so the other shards may be used.
+        # Close the first shard last, because the other shards may still ask it.
         for shard in reversed(self.shards):
             await shard.aclose()
         await self.listener.aclose()

@@ -73,7 +73,7 @@ def settings_of(
             place = place_of_client(client_or_url)
             server = client_or_url
     finally:
-        del client_or_url  # may hold a password; error trackers upload locals
+        del client_or_url  # the URL may hold a password, and error trackers upload local variables
     prefix = _either("prefix", prefix, place.options, "hookonce")
     shards = _either("shards", shards, place.options, place.shards)
     durability = _either("durability", durability, place.options, "memory")

@@ -199,7 +199,8 @@ def _check_target(source: Path, target: Path, *, overwrite: bool) -> None:
         raise StoreError(f"{str(target)!r} is a file of the store itself; choose another path")
     if target.is_dir():
         raise StoreError(f"{str(target)!r} is a folder; name a file in it")
-    if target.exists() and not target.is_file():  # as root, the copy would replace a device file
+    # Otherwise root could replace a device file by a copy.
+    if target.exists() and not target.is_file():
         raise StoreError(f"{str(target)!r} is not a regular file; choose another path")
     if not overwrite and os.path.lexists(target):
         raise StoreError(f"{str(target)!r} exists already; choose another path, or overwrite it")
@@ -239,7 +240,7 @@ def _copy(source: Path, draft: Path) -> None:
 
 
 def _copy_backup(backup: Path, draft: Path) -> None:
-    """Copy a backup, which no process uses as a store."""
+    """Copy a backup to a new file; no process may use the backup as a store."""
     connection = apsw.Connection(str(backup), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         if not check_owner(connection):

@@ -96,7 +96,7 @@ def commit(file: OpenFile, batch: Sequence[Job[Any]]) -> None:
 
 
 def fail(batch: Sequence[Job[Any]], error: BaseException) -> None:
-    """Make the error the outcome of every job that is not committed."""
+    """Set the error of every job that is not committed; the job's caller gets this error."""
     for job in batch:
         if not job.committed:
             job.error = job.error or error

@@ -146,7 +146,8 @@ class ClaimsTable:
         delivery: Delivery | None = None,
     ) -> None:
         """Write what a step has changed in a record; ``delivery`` is as in ``step``."""
-        if record.done_until > known.done_until:  # `>`: an expired row may exist
+        # Not `!=`, because the table may still have an expired row.
+        if record.done_until > known.done_until:
             self.finish(connection, [(digest,)])
             return
         names = (

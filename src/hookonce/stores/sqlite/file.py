@@ -134,9 +134,8 @@ class OpenFile:
                 if now.file is None:
                     return False
             elif now.log != self._own.log and _is_empty(self.log):
-                # Another process has replaced our log by an empty log: write our log's commits into
-                # the file now. A new log with content shows that the other process has done this
-                # already.
+                # Our log was deleted or replaced, and no other log has content: write the commits
+                # of our log into the file now. A process that begins a new log does this first.
                 self._checkpoint()
             self._keep_log_on_close()
         self._close()

@@ -59,7 +59,7 @@ _guards: set[Guard] = set()
 
 
 def files_of(path: str | Path) -> set[Identity]:
-    """Return the identities of the files of a database that exist."""
+    """Return the identities of a database's files, without files that do not exist."""
     real = os.path.realpath(path)
     found = (identity_of(f"{real}{suffix}") for suffix in ("", "-wal", "-shm"))
     return {file for file in found if file is not None}

@@ -262,7 +262,8 @@ class Writer:
                 self._logged_errors.clear()
 
     def _open(self) -> OpenFile:
-        # Do not create a new file in place of a deleted one: an operator may put it back.
+        # Do not create a new file in place of a deleted file: an operator may put the old file
+        # back.
         if not self._creates and not self._path.exists():
             raise MovedError(GONE)
         file = OpenFile(self._path, self._prepare, self._format.check, creates=self._creates)
@@ -317,7 +318,7 @@ class Writer:
             self._guard = None
 
     def _log_once(self, message: str) -> None:
-        """Log an error once, until the store has worked again."""
+        """Log an error only once until the store has worked again."""
         if message not in self._logged_errors:
             self._logged_errors.add(message)
             _log.error("%s", message)
@@ -355,8 +356,8 @@ def reason_of(error: apsw.Error) -> str:
 
 def use_write_ahead_log(connection: apsw.Connection) -> None:
     """Switch the file to a write-ahead log, unless it has one."""
-    # If two processes create the file at once, SQLite either does not wait for the lock or waits
-    # its whole time-out. So the waiting is done here.
+    # If two processes create the file at once, SQLite either does not wait for the lock, or waits
+    # its whole time-out. So wait here instead.
     connection.set_busy_timeout(0)
     for remaining in range(BUSY_MILLISECONDS // _WAL_PAUSE_MILLISECONDS, -1, -1):
         try:
