@@ -19,7 +19,7 @@ from support.deliveries import SECRET, deliver, empty_inbox, shuts_down
 from support.handlers import Handler
 from support.servers import delivering
 from support.stores import FaultyInboxStore
-from support.waiting import until, until_async
+from support.waiting import PATIENCE_SECONDS, until, until_async
 
 from hookonce import Backoff, Context, Inbox, Limits, Receiver, Reject, Retry
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
@@ -435,6 +435,7 @@ class TestWorkersOfTheirOwn:
             await asyncio.wait({task})
             assert isinstance(receiver.store, SQLiteStore)
             connection = apsw.Connection(str(receiver.store.path))
+            connection.set_busy_timeout(1000 * int(PATIENCE_SECONDS))
             connection.execute("DELETE FROM workers")  # as it is forgotten after a while
             connection.close()
             assert not (await receiver.check()).ready
