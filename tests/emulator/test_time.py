@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
+import httpx2
 import pytest
 from freezegun import freeze_time
 from starlette.types import Receive, Scope, Send
@@ -298,13 +299,17 @@ async def test_events_can_be_emitted_at_the_same_time() -> None:
 # Flowing
 
 
+SPEED = 100_000
+DAY = 86_400
+
+
 async def test_flowing_time_runs_the_whole_schedule_over_http() -> None:
     """Events, Delivery behaviour: 23 hours in a second, to a real server."""
     app = Recorder(500)
     async with (
         no_task_left(),
         serving(app) as site,
-        EmulatedService(f"{site.url}/webhooks", speed=100_000) as service,
+        EmulatedService(f"{site.url}/webhooks", speed=SPEED) as service,
     ):
         event = await service.emit("comment.received")
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -314,7 +319,7 @@ async def test_flowing_time_runs_the_whole_schedule_over_http() -> None:
         attempts = service.attempts(event.id)
     assert [one.number for one in app.received] == list(range(1, 10))
     assert app.ids == [event.id] * 9
-    assert attempts[-1].at - attempts[0].at > timedelta(hours=20)
+    assert attempts[-1].at - attempts[0].at > timedelta(hours=20) / SPEED
     assert all(abs(one.timestamp - system_clock()) < 60 for one in app.received)
 
 
@@ -325,8 +330,76 @@ async def test_settle_waits_for_later_attempts_in_flowing_time() -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await service.settle()
         first, second = service.attempts()
-    assert second.at_unix - first.at_unix >= 27
-    assert second.at_unix - first.at_unix < 27 + 30 * 300, "not minutes of real time"
+    assert 27 / 300 <= second.at_unix - first.at_unix < 27 + 30, "not minutes of real time"
+
+
+async def test_at_any_speed_all_times_are_those_of_the_clock() -> None:
+    """The receiver has the same clock, so it can compare every time with its own."""
+    app = Recorder(answering(500, 204))
+    begun = system_clock()
+    async with EmulatedService(app, speed=10_000, plan="agency") as service:
+        key = service.new_key()
+        transport = httpx2.ASGITransport(service.api)
+        async with httpx2.AsyncClient(
+            transport=transport, base_url="https://service.test", headers={"x-api-key": key}
+        ) as api:
+            await asyncio.sleep(0.1)  # 1000 seconds of a clock that runs at this speed
+            event = await service.emit("comment.received")
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await service.settle()
+            channel = {"channelId": "ch_6Py3sFgN"}
+            post = {"caption": "Rye.", "targets": [channel], "mode": "now"}
+            post_id = (await api.post("/v1/posts", json=post)).json()["data"]["id"]
+            await service.settle()
+            shown = (await api.get(f"/v1/posts/{post_id}")).json()["data"]
+            webhook = service.endpoint().id
+            (_, log) = (await api.get(f"/v1/webhooks/{webhook}/deliveries")).json()["data"]
+            listed = (await api.get("/v1/comments")).json()["data"][0]
+            quota = await api.get("/v1/me")
+            service.leave_quota(0)
+            refused = await api.get("/v1/me")
+    first, *_ = service.attempts(event.id)
+    moments = {
+        "the event": event.created_at.timestamp(),
+        "the attempt": first.at_unix,
+        "the log's entry": moment(log["createdAt"]),
+        "the log's success": moment(log["deliveredAt"]),
+        "the endpoint's success": moment(service.endpoint().last_success_at),
+        "the post": moment(shown["createdAt"]),
+        "its publication": moment(shown["publishedAt"]),
+        "the clock of the service": service.now.timestamp(),
+    }
+    ended = system_clock()
+    assert {name: at for name, at in moments.items() if not begun - 0.01 <= at <= ended} == {}
+    assert first.timestamp == int(first.at_unix)
+    assert abs(moment(log["createdAt"]) - event.created_at.timestamp()) < 1
+    assert listed["id"] == event.data.id
+    # A day of the quota is as much shorter as every other wait.
+    reset = int(quota.headers["x-ratelimit-reset"])
+    assert begun <= reset <= ended + DAY / 10_000 + 1
+    assert int(refused.headers["retry-after"]) <= DAY / 10_000 + 1
+
+
+def moment(shown: str | datetime | None) -> float:
+    assert shown is not None
+    return (datetime.fromisoformat(shown) if isinstance(shown, str) else shown).timestamp()
+
+
+async def test_a_speed_shortens_rotations_the_log_and_disabling() -> None:
+    clock = [1_700_000_000.0]
+    app = Recorder(500)
+    async with EmulatedService(app, clock=lambda: clock[0], speed=1000) as service:
+        row = service.workspace.endpoints[service.endpoint().id]
+        service.rotate_secret()
+        assert len(row.secrets(clock[0] + 0.9 * DAY / 1000)) == 2
+        assert len(row.secrets(clock[0] + 1.1 * DAY / 1000)) == 1
+        await service.emit("comment.received")
+        await until(lambda: app.received)
+        assert len(service.deliveries()) == 1
+        service.disable()  # gives up the delivery, so that the log may drop it
+        clock[0] += 14.1 * DAY / 1000
+        assert service.deliveries() == []
+        assert not row.is_failing_too_long(clock[0], 72 * 3600 / 1000), "too few attempts"
 
 
 async def test_advance_refuses_to_move_flowing_time() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -15,7 +14,6 @@ from hookonce.resources import WebhookEndpoint
 from hookonce.sender import TEST_TYPE
 
 from .output import Output, cut, one_line
-from .times import time_text
 
 _ID_WIDTH = 14
 _OUTCOME_WIDTH = 24
@@ -78,10 +76,9 @@ class Tally:
 
 
 def print_attempt(attempt: DeliveryAttempt, output: Output) -> None:
-    now = datetime.now(UTC)
+    at = attempt.at
     record = {
-        "time": now.isoformat(timespec="milliseconds"),
-        "service_time": time_text(attempt.at_unix),
+        "time": at.isoformat(timespec="milliseconds"),
         "endpoint": attempt.endpoint_id,
         "delivery": attempt.delivery_id,
         "type": attempt.event_type,
@@ -97,7 +94,7 @@ def print_attempt(attempt: DeliveryAttempt, output: Output) -> None:
     }
     outcome = one_line(attempt.reason or attempt.failure)
     line = (
-        f"{now:%H:%M:%S}.{now.microsecond // 1000:03}  {one_line(attempt.event_type):22}"
+        f"{at:%H:%M:%S}.{at.microsecond // 1000:03}  {one_line(attempt.event_type):22}"
         f"  {cut(one_line(attempt.event_id), _ID_WIDTH):{_ID_WIDTH}}  {attempt.number:3}"
         f"  {cut(outcome, _OUTCOME_WIDTH):{_OUTCOME_WIDTH}}  {attempt.status or '-':>6}"
         f"  {attempt.milliseconds:7.1f}  {(attempt.disturbance or '').replace('_', ' ')}"

@@ -21,7 +21,7 @@ from .numbers import FiniteRange
 from .output import Output, json_option, system_fault
 from .statuses import CannotBegin, Status
 
-# At a higher speed, a run of a few days would go past the year 9999, the last of Python's dates.
+# At a higher speed, the delivery log would keep its entries for less than twelve seconds.
 _HIGHEST_SPEED = 100_000
 
 
@@ -59,7 +59,7 @@ _HIGHEST_SPEED = 100_000
     default=1.0,
     show_default=True,
     type=FiniteRange(0, _HIGHEST_SPEED, min_open=True),
-    help="Run the schedule of retries this many times as fast.",
+    help="Shorten every wait of the service this many times, such as those for retries.",
 )
 @click.option(
     "--chaos",
@@ -120,7 +120,7 @@ def emulate(
     """Play the service: deliver realistic events to a receiver, retry, and report.
 
     Failed attempts follow the documented schedule: nine attempts over about 23 hours. With --speed
-    1000 this takes 83 seconds. Signatures carry the real time, because receivers check it. With
+    1000 this takes 83 seconds, and all times are still real, because receivers check them. With
     --chaos, answers get lost, connections break, and duplicates, forgeries and replays arrive. The
     same seed gives the same events and the same chaos; only ids are always new to the receiver.
 

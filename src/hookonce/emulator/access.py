@@ -20,7 +20,7 @@ ROLES = ("viewer", "contributor", "editor", ADMIN)
 """The roles of keys (interface, Authentication 5)."""
 
 _PREFIX_LENGTH = 4  # the interface shows this many characters of a key's secret part
-_DAY_SECONDS = 86_400
+DAY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,25 +133,31 @@ class RemainingQuota:
 
 
 class DailyQuota:
-    """Counts the requests of all API keys together, for each UTC day."""
+    """Counts the requests of all API keys together, for each UTC day.
 
-    def __init__(self) -> None:
+    Args:
+        day_seconds: how long a day takes at the service's speed.
+    """
+
+    def __init__(self, day_seconds: float = DAY_SECONDS) -> None:
+        self._day_seconds = day_seconds
         self._day = 0
         self._count = 0
 
     def spend(self, limit: int, now: float) -> RemainingQuota:
         """Return the remaining quota after a request; a request over the limit does not count."""
-        day = int(now // _DAY_SECONDS)
+        day = int(now // self._day_seconds)
         if day != self._day:
             self._day, self._count = day, 0
         is_exceeded = self._count >= limit
         if not is_exceeded:
             self._count += 1
         remaining = max(0, limit - self._count)
-        return RemainingQuota(limit, remaining, (day + 1) * _DAY_SECONDS, is_exceeded)
+        reset_at = math.ceil((day + 1) * self._day_seconds)
+        return RemainingQuota(limit, remaining, reset_at, is_exceeded)
 
     def set_remaining(self, remaining: int, limit: int, now: float) -> None:
-        self._day, self._count = int(now // _DAY_SECONDS), max(0, limit - remaining)
+        self._day, self._count = int(now // self._day_seconds), max(0, limit - remaining)
 
 
 def _hash(key: str) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 
 from ..clock import utc
-from ..sender import LOG_SECONDS, RETRY_JITTER, RETRY_SECONDS
+from ..sender import DISABLING_SECONDS, LOG_SECONDS, RETRY_JITTER, RETRY_SECONDS
 from .chaos import UNDISTURBED, Chaos, Plan, plan_of
 from .records import (
     DeliveryAttempt,
@@ -91,7 +91,7 @@ class Deliveries:
             created_at=now,
         )
         self._rows[row.id] = row
-        self._plan_attempt(row, now + self._plan_for(row, 1).delay_seconds)
+        self._plan_attempt(row, now + self._timeline.span(self._plan_for(row, 1).delay_seconds))
         return row
 
     def disable(self, endpoint: EndpointRow, reason: DisabledReason) -> None:
@@ -109,7 +109,7 @@ class Deliveries:
             self.notices.append(Notice(endpoint.id, reason, utc(self._timeline.now)))
 
     def _drop_old(self) -> None:
-        kept_since = self._timeline.now - LOG_SECONDS
+        kept_since = self._timeline.now - self._timeline.span(LOG_SECONDS)
         while self._rows and (row := next(iter(self._rows.values()))).created_at < kept_since:
             if row.status is DeliveryStatus.PENDING:
                 break  # at a high --speed, one delivery can be pending for 14 days
@@ -156,7 +156,8 @@ class Deliveries:
         self._settle(row, endpoint, attempt.result())
         if plan.copy_after_seconds is not None and attempt.result().failure is None:
             copy = partial(self._deliver_late_copy, row, endpoint, plan)
-            self._timeline.at(started_at + plan.copy_after_seconds, f"{row.id} copy", copy)
+            copy_at = started_at + self._timeline.span(plan.copy_after_seconds)
+            self._timeline.at(copy_at, f"{row.id} copy", copy)
 
     async def _deliver_late_copy(self, row: DeliveryRow, endpoint: EndpointRow, plan: Plan) -> None:
         if endpoint.status is EndpointStatus.ACTIVE:
@@ -173,12 +174,13 @@ class Deliveries:
             return
         if not row.is_test:
             endpoint.count_failure(now)
+        longest = self._timeline.span(DISABLING_SECONDS)
         if endpoint.status is EndpointStatus.ACTIVE:
             # A 410 "on any attempt" (interface, States) disables the endpoint, also at a test
             # event; other failures of test events do not count.
             if attempt.status == _GONE:
                 self.disable(endpoint, DisabledReason.GONE)
-            elif not row.is_test and endpoint.is_failing_too_long(now):
+            elif not row.is_test and endpoint.is_failing_too_long(now, longest):
                 self.disable(endpoint, DisabledReason.FAILING)
         if row.status is DeliveryStatus.FAILED:
             return  # `disable` has given up the delivery
@@ -187,7 +189,8 @@ class Deliveries:
             row.status = DeliveryStatus.FAILED
             return
         jitter = self._random_for(row, "wait").uniform(-RETRY_JITTER, RETRY_JITTER)
-        self._plan_attempt(row, attempt.at_unix + RETRY_SECONDS[row.attempts - 1] * (1 + jitter))
+        wait = RETRY_SECONDS[row.attempts - 1] * (1 + jitter)
+        self._plan_attempt(row, attempt.at_unix + self._timeline.span(wait))
 
     def _random_for(self, row: DeliveryRow, what: str) -> Random:
         """Return a random generator that is seeded by the delivery and the attempt."""

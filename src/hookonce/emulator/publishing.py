@@ -131,16 +131,16 @@ class Publishing:
         self._plan_try(post, target, self._draw(post, target, "turn").uniform(*_QUEUED_SECONDS))
 
     def _plan_try(self, post: PostRow, target: TargetRow, seconds: float) -> None:
-        self._timeline.at(
-            self._timeline.now + seconds, target.id, partial(self._begin, post, target)
-        )
+        begin_at = self._timeline.now + self._timeline.span(seconds)
+        self._timeline.at(begin_at, target.id, partial(self._begin, post, target))
 
     async def _begin(self, post: PostRow, target: TargetRow) -> None:
         _step(target, TargetStep.BEGIN)
         target.tries, target.tries_left = target.tries + 1, target.tries_left - 1
         seconds = self._draw(post, target, "platform").uniform(*_PLATFORM_SECONDS)
         seconds += self._faults.delay(target.channel.id)
-        self._timeline.at(self._timeline.now + seconds, target.id, partial(self._end, post, target))
+        end_at = self._timeline.now + self._timeline.span(seconds)
+        self._timeline.at(end_at, target.id, partial(self._end, post, target))
 
     async def _end(self, post: PostRow, target: TargetRow) -> None:
         random = self._draw(post, target, "result")

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from ..clock import utc
 from ..resources import WebhookDelivery, WebhookEndpoint
-from ..sender import DISABLING_FAILURES, DISABLING_SECONDS, TWO_SIGNATURES_SECONDS
+from ..sender import DISABLING_FAILURES
 from .chaos import Disturbance
 from .moments import moment, optional_moment
 
@@ -93,7 +93,7 @@ class EndpointRow:
     created_at: float
     secret: str = field(repr=False)
     previous_secret: str | None = field(default=None, repr=False)
-    rotated_at: float | None = None
+    previous_until: float = 0.0
     status: EndpointStatus = EndpointStatus.ACTIVE
     disabled_reason: DisabledReason | None = None
     consecutive_failures: int = 0
@@ -103,15 +103,14 @@ class EndpointRow:
 
     def secrets(self, now: float) -> tuple[str, ...]:
         """Return the secrets that sign events, newest first: two for 24 hours after a rotation."""
-        if self.previous_secret is None or self.rotated_at is None:
-            return (self.secret,)
-        if now - self.rotated_at >= TWO_SIGNATURES_SECONDS:
+        if self.previous_secret is None or now >= self.previous_until:
             return (self.secret,)
         return (self.secret, self.previous_secret)
 
-    def rotate(self, secret: str, now: float) -> None:
-        """Replace the secret; the previous secret still signs events for 24 hours."""
-        self.secret, self.previous_secret, self.rotated_at = secret, self.secret, now
+    def rotate(self, secret: str, previous_until: float) -> None:
+        """Replace the secret; the previous secret still signs events until a moment."""
+        self.previous_secret, self.previous_until = self.secret, previous_until
+        self.secret = secret
 
     def enable(self) -> None:
         """Make a disabled endpoint active, and forget its failures."""
@@ -133,11 +132,11 @@ class EndpointRow:
         if self.failing_since is None:
             self.failing_since = now
 
-    def is_failing_too_long(self, now: float) -> bool:
-        """Return whether the endpoint has failed for 72 hours and in at least 10 attempts."""
+    def is_failing_too_long(self, now: float, longest_seconds: float) -> bool:
+        """Return whether the endpoint has failed for that long, and in at least 10 attempts."""
         return (
             self.failing_since is not None
-            and now - self.failing_since >= DISABLING_SECONDS
+            and now - self.failing_since >= longest_seconds
             and self.consecutive_failures >= DISABLING_FAILURES
         )
 

@@ -28,9 +28,9 @@ from ..resources import (
     WebhookEndpoint,
 )
 from ..samples.events import make_event
-from ..sender import ANSWER_SECONDS, TEST_TYPE
+from ..sender import ANSWER_SECONDS, TEST_TYPE, TWO_SIGNATURES_SECONDS
 from ..verification.secrets import decode_secret, new_secret
-from .access import ADMIN, DailyQuota, Keys
+from .access import ADMIN, DAY_SECONDS, DailyQuota, Keys
 from .api import Api
 from .app import App
 from .chaos import Chaos
@@ -96,7 +96,7 @@ class EmulatedService:
         plan: free, starter, pro or agency; by default the plan of ``data``.
         data: the description of the workspace; by default a bakery with its channels.
         clock: the time of signatures.
-        speed: lets time pass by itself, this many times as fast as the clock; by default time moves
+        speed: lets time pass by itself, with waits that many times shorter; by default time moves
             only with ``advance``.
         chaos: disturbs deliveries; by default nothing does.
         seed: determines ids, waiting times and chaos; random by default.
@@ -180,7 +180,7 @@ class EmulatedService:
             rotate=self._rotate_by_chaos if on_rotation else None,
         )
         self._keys = Keys(service)
-        self._quota = DailyQuota()
+        self._quota = DailyQuota(self._time.span(DAY_SECONDS))
         self._publishing = Publishing(
             self.workspace.posts,
             timeline=self._timeline,
@@ -303,7 +303,9 @@ class EmulatedService:
         row = self._row(endpoint)
         if secret is not None:
             decode_secret(secret)
-        row.rotate(secret or new_secret(), self._time.now())
+        row.rotate(
+            secret or new_secret(), self._time.now() + self._time.span(TWO_SIGNATURES_SECONDS)
+        )
         return row.secret
 
     def enable(self, endpoint: str | None = None) -> None:

@@ -29,7 +29,8 @@ ACCEPTED = (
 )
 """The accepted media types (interface, Resources: Media)."""
 
-_ADDRESS_SECONDS = 3600.0
+ADDRESS_SECONDS = 3600.0
+"""How long an upload address is valid; the interface does not show it."""
 _HEIC_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"})
 _UPLOAD_HEADER = "x-storage-upload"
 
@@ -41,7 +42,7 @@ class Storage:
         self._workspace = workspace
 
     def reserve(
-        self, row: MediaRow, base_url: str, now: float
+        self, row: MediaRow, base_url: str, expires_at: float
     ) -> tuple[str, Method, dict[str, str]]:
         """Return the address, the method and the headers for an upload.
 
@@ -49,7 +50,7 @@ class Storage:
         here, not first at the real service.
         """
         row.token = token_hex(16)
-        row.expires_at = now + _ADDRESS_SECONDS
+        row.expires_at = expires_at
         row.url = f"{base_url}/files/{row.id}/{quote(row.filename, safe='')}"
         headers = {"content-type": row.mime, _UPLOAD_HEADER: row.id}
         return f"{base_url}/storage/{row.token}", method_of(row), headers

@@ -66,7 +66,7 @@ class ServiceTime:
     signatures keep the source's time, which receivers check, and only the schedule is ahead.
 
     Args:
-        speed: how many seconds of the schedule pass in one second of the source.
+        speed: how many times shorter the service's waits are. Moments stay those of the source.
     """
 
     def __init__(self, source: TimeSource, speed: float = 1.0) -> None:
@@ -75,8 +75,7 @@ class ServiceTime:
         # clock.
         is_clock = isinstance(source, VirtualClock) or self._movable is None
         self._clock: Clock = source if is_clock else system_clock  # type: ignore[assignment] # if it is not a FrozenTime, it is a Clock
-        self.speed = speed
-        self._started = self._clock()
+        self._speed = speed
         self._skipped = 0.0
 
     def signing(self) -> float:
@@ -85,8 +84,11 @@ class ServiceTime:
 
     def now(self) -> float:
         """Return the Unix time of the service's schedule."""
-        clock = self._clock()
-        return clock + self._skipped + (clock - self._started) * (self.speed - 1)
+        return self._clock() + self._skipped
+
+    def span(self, seconds: float) -> float:
+        """Return how long a wait of the service takes at its speed, in seconds."""
+        return seconds / self._speed
 
     def move_to(self, moment: float) -> None:
         """Move the schedule forward to a moment; a moment in the past changes nothing."""
@@ -128,10 +130,14 @@ class Timeline:
         """The Unix time of the service's schedule."""
         return self._time.now()
 
+    def span(self, seconds: float) -> float:
+        """Return how long a wait of the service takes at its speed, in seconds."""
+        return self._time.span(seconds)
+
     async def sleep(self, seconds: float) -> None:
-        """Sleep for seconds of the service's time; return at once if time stands still."""
+        """Sleep for a wait of the service; return at once if time stands still."""
         if self._is_flowing:
-            await asyncio.sleep(seconds / self._time.speed)
+            await asyncio.sleep(self.span(seconds))
 
     @property
     def next_due(self) -> float | None:
@@ -220,7 +226,7 @@ class Timeline:
             self._changed.clear()
             wait = None
             if self._due:
-                wait = (self._due[0].moment - self._time.now()) / self._time.speed
+                wait = self._due[0].moment - self._time.now()
             if wait is not None and wait <= 0:
                 self._begin(heapq.heappop(self._due).work, slots)
                 continue

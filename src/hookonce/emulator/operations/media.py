@@ -6,6 +6,7 @@ from ...resources import Media, Page, Upload
 from ..content import MediaRow
 from ..paging import page_of
 from ..refusals import Issue, invalid, refused
+from ..storage import ADDRESS_SECONDS
 from .bodies import CompletionBody, MediaQuery, UploadBody
 from .call import ApiCall
 
@@ -33,7 +34,8 @@ async def start_upload(call: ApiCall) -> Upload:
         size=body.size,
         created_at=round(backend.now, 3),
     )
-    address, method, headers = backend.storage.reserve(row, call.base_url, backend.now)
+    expires_at = backend.now + backend.timeline.span(ADDRESS_SECONDS)
+    address, method, headers = backend.storage.reserve(row, call.base_url, expires_at)
     backend.workspace.media[row.id] = row
     return Upload(media_id=row.id, upload_url=address, method=method, headers=headers, url=row.url)
 

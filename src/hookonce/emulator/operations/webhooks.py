@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...resources import Page, WebhookDelivery, WebhookEndpoint
+from ...sender import TWO_SIGNATURES_SECONDS
 from ...verification.secrets import new_secret
 from ..addresses import check_url
 from ..paging import page_of
@@ -67,5 +68,6 @@ async def list_deliveries(call: ApiCall) -> Page[WebhookDelivery]:
 async def rotate_secret(call: ApiCall) -> WebhookEndpoint:
     """``POST /v1/webhooks/{webhookId}/rotate-secret``: the new secret, shown once."""
     row: EndpointRow = call.row
-    row.rotate(new_secret(), call.backend.now)
+    backend = call.backend
+    row.rotate(new_secret(), backend.now + backend.timeline.span(TWO_SIGNATURES_SECONDS))
     return row.to_resource(with_secret=True)
