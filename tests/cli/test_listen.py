@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from support.redis_servers import free_port
 from support.servers import serving
+from support.service_api import calling, create
 from support.waiting import until
 
 from hookonce.emulator import EmulatedService, EndpointStatus
@@ -20,7 +22,7 @@ from hookonce.http.app import ASGIApp, Message, Receive, Scope, Send
 from hookonce.resources import WebhookEndpoint
 from hookonce.verification.secrets import secret_lines
 
-from .running import SECRET, Process, Result, run, running
+from .running import PATIENCE_SECONDS, SECRET, Process, Result, run, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sample(6, of="file")]
 
@@ -139,11 +141,6 @@ async def beside(call: Callable[[], T]) -> T:
     return await asyncio.to_thread(call)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @asynccontextmanager
 async def bench_in(
     here: Path,
@@ -242,7 +239,11 @@ async def test_a_signal_while_the_endpoint_is_created_leaves_it_known_and_disabl
         tmp_path, around=lambda app: Holding(app, has_created, may_answer)
     ) as bench:
         with running(*bench.arguments(), here=tmp_path, environment=bench.environment) as process:
-            await until(has_created.is_set, what="the service has created an endpoint")
+            await until(
+                has_created.is_set,
+                seconds=PATIENCE_SECONDS,
+                what="the service has created an endpoint",
+            )
             process.signal(signal.SIGTERM)
             await beside(lambda: process.printed("ending after this"))
             may_answer.set()
@@ -318,10 +319,9 @@ async def test_if_the_service_is_gone_at_the_end_it_says_what_is_left_to_do(
 
 async def test_a_full_workspace_is_explained(tmp_path: Path) -> None:
     async with bench_in(tmp_path, plan="starter") as bench:
-        for _ in range(3):
-            async with bench.listening() as process:
-                await bench.end(process)
-            bench.file.unlink()
+        async with calling(bench.service, bench.environment["HOOKONCE_API_KEY"]) as api:
+            for _ in range(3):
+                await create(api)
         (await bench.run()).says("delete one in the service's app", status=1)
         assert len(bench.service.endpoints) == 3
         assert not bench.file.exists()

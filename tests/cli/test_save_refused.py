@@ -29,9 +29,9 @@ BODY = event_body("comment.received", event_id="evt_1")
 
 
 @contextmanager
-def serving(here: Path, *options: str) -> Iterator[Server]:
+def serving(here: Path, *options: str, name: str = "hooks:receiver") -> Iterator[Server]:
     (here / "hooks.py").write_text(APP)
-    arguments = ["hooks:receiver", "--port", "0", "--save-refused", "refused", *options]
+    arguments = [name, "--port", "0", "--save-refused", "refused", *options]
     with running("serve", *arguments, here=here, secrets=[SECRET]) as process:
         yield Server(here, process)
 
@@ -110,6 +110,20 @@ def test_a_request_whose_body_was_not_read_is_saved_without_it(tmp_path: Path) -
     record = json.loads(told.output)
     assert (told.status, record["reason"]) == (1, "body_too_large")
     assert "the body was not saved" in record["findings"][0]["cause"]
+
+
+def test_each_receiver_of_a_server_is_named_in_its_requests(tmp_path: Path) -> None:
+    (tmp_path / "several.py").write_text(
+        "from hooks import receiver\n"
+        'receivers = [receiver.copy(endpoint=name, store="memory://") for name in ("a", "b")]\n'
+    )
+    with serving(tmp_path, name="several:receivers") as server:
+        headers = sign(OLD_SECRET, "evt_1", BODY)
+        answer = ask_without_curl("POST", f"{server.url}/webhooks/b", headers, BODY)
+        assert answer.status == 401
+        [path] = wait_for(tmp_path, 1)
+    assert path.read_bytes().startswith(b"# refused by b: 401 no_matching_signature, received ")
+    assert b"\r\nPOST /webhooks/b HTTP/1.1\r\n" in path.read_bytes()
 
 
 def test_neither_genuine_deliveries_nor_browsers_are_saved(tmp_path: Path) -> None:
