@@ -80,7 +80,7 @@ def application_of(
 
 
 class ReportedStart:
-    """Passes everything on, and keeps the reason why the application cannot start.
+    """Passes all calls on to an application, and keeps the reason why it cannot start.
 
     The server would log a traceback; the command ends with one line instead.
 

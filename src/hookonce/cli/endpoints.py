@@ -111,7 +111,7 @@ async def created(
         comment: returns the line above the secret, given the endpoint's id.
 
     Raises:
-        Nothing: the service gave no secret, or an answer that cannot be read.
+        Nothing: the service gave no secret, or its answer cannot be read.
         ClientError: the service refused, or did not answer.
     """
     webhook_id = None

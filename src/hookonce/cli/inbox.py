@@ -124,7 +124,7 @@ _WORKER_COLUMNS = {
 def workers(store_url: str, endpoint: str | None, *, as_json: bool) -> None:
     """List the workers, and what each of them runs now.
 
-    Attempts are counted at their end. A worker that was killed is listed for up to 30 seconds more.
+    Attempts are counted at their end. A killed worker stays in the list for up to 30 seconds.
     """
 
     async def find(store: InboxStore) -> list[ReportedWorker]:

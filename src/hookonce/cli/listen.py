@@ -50,12 +50,12 @@ from .stores import run
 
 _ID = re.compile(r"^# hookonce listen: endpoint (\S+)$", re.MULTILINE)
 
-# How long the end of the command waits until the service has disabled the endpoint.
+# How long the command, at its end, waits for the service to disable the endpoint.
 _DISABLE_SECONDS = 10.0
 
 
 def _read_url(_: click.Context, __: click.Parameter, text: str) -> str:
-    """Refuse a text that is no URL of a server."""
+    """Refuse a text that is not the URL of a server."""
     try:
         parts = urlsplit(text)
         is_url = parts.scheme in {"https", "http"} and parts.hostname and not parts.query
@@ -131,7 +131,7 @@ def listen(
     if not path.startswith("/"):
         raise click.BadParameter(f"a path starts with a slash, unlike {path!r}")
     start_logging(log_level, log_format, every_traceback=log_tracebacks)
-    with stand_in_secrets():  # the endpoint's secret replaces the application's
+    with stand_in_secrets():  # the endpoint's secret will replace the application's secrets
         loaded = load(receiver, factory=factory)
     if len(loaded.receivers) > 1:
         raise CannotBegin(
@@ -145,7 +145,8 @@ def listen(
             f"{receiver} has no handler of an event type; name one --event at least:"
             f" {', '.join(SUBSCRIBABLE)}"
         )
-    run(open_once(target))  # report a store that cannot be used before an endpoint is created
+    # A store that cannot be used must end the command before an endpoint is created.
+    run(open_once(target))
     delivery_path = own_path or path
     listening = _Listening(
         file=_EndpointFile(SecretsFile(secrets_file)),
@@ -205,7 +206,7 @@ class _EndpointFile:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other commands from listening with this file during the block."""
+        """Keep other commands from using this file during the block."""
         file = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
         try:
             try:
@@ -247,7 +248,7 @@ class _Listening:
             stack.enter_context(
                 ended_by_signals(lambda: loop.call_soon_threadsafe(self._ended.set))
             )
-            # Take the port first: without it, no endpoint must be created.
+            # Bind the port first, because without a port no endpoint may be created.
             listener = stack.enter_context(loopback_listener(self.port))
             webhook_id = await self._registered(client)
             stack.enter_context(self.file.held())
@@ -270,12 +271,12 @@ class _Listening:
                     f" deleted, remove {str(self.file.path)!r} and run this again, which creates"
                     " another"
                 ) from None
-            except PermissionDeniedError:  # this key may not disable it either
+            except PermissionDeniedError:  # this key may not disable the endpoint either
                 raise
             except BaseException:
                 await self._disable(client, webhook_id)
                 raise
-            # Disable it while the server still answers, so that no delivery fails.
+            # Disable the endpoint while the server still answers, so that no delivery fails.
             return await self._disable(client, webhook_id)
 
     async def _registered(self, client: Client) -> str:
@@ -294,7 +295,8 @@ class _Listening:
                     comment=lambda made_id: f"# hookonce listen: endpoint {made_id}\n",
                 )
             except SystemExit:
-                # A signal arrived meanwhile. Continue with the endpoint, to disable it.
+                # A signal has arrived. If the endpoint exists by now, continue, in order to disable
+                # it.
                 webhook_id = self.file.webhook_id()
                 if webhook_id is None:
                     raise

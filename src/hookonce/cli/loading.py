@@ -223,7 +223,7 @@ def _current_folder() -> list[str]:
 
 
 def _modules_beside(name: str) -> list[str]:
-    """Return the names of the modules in the folder in which a module was looked for."""
+    """Return the names of all modules in the folder where a module was searched."""
     parent = sys.modules.get(name.rpartition(".")[0])
     if parent is not None:
         return [module.name for module in iter_modules(getattr(parent, "__path__", ()))]

@@ -268,7 +268,7 @@ class _Rotation:
         """Ask ``/readyz`` once; return why the receiver does not know the secret, or None."""
         headers = {"authorization": f"Bearer {self.token}"}
         try:
-            # Use a new connection for each request, so that each process may answer once.
+            # Use a new connection for each request, because another process may accept it.
             async with httpx2.AsyncClient(timeout=5.0, trust_env=False) as http:
                 answer = (await http.get(url, headers=headers)).json()
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:

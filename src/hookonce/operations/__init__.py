@@ -6,7 +6,7 @@ from bounded sets (names that this package defines or the application registers)
 signature or secret.
 
 ``inspector`` shows deliveries in a browser, ``doctor`` examines a receiver, and ``diagnosis``
-explains why a recorded delivery does not verify. This package imports none of these five modules,
+explains why a saved delivery does not verify. This package imports none of these five modules,
 and none of them imports another.
 """
 

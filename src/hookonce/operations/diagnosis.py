@@ -97,8 +97,8 @@ def diagnose(
         return Diagnosis(None, (*unusable, *notes), delivery._replace(secret_index=index))
     explanations = [*unusable, *_mistakes(parsed, body, secrets, retired)]
     if skew is not None:
-        # Add this cause last, because it is the least likely: the timestamp of every recorded
-        # request is old.
+        # Add this cause last, because it is the least likely: the timestamp of every saved request
+        # is old.
         explanations.append(_skew_explanation(skew, tolerance))
     return Diagnosis(refusal, tuple(explanations))
 

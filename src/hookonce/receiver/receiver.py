@@ -538,11 +538,11 @@ class Receiver(Router):
     async def workers(self) -> list[WorkerReport]:
         """Return what each process that handles events of this endpoint does now.
 
-        Other processes report to the store every ten seconds or more often. A process that was
-        killed is listed for up to 30 seconds more; its ``is_silent`` is true after 15.
+        Other processes report to the store every ten seconds or more often. A killed process stays
+        in the list for up to 30 seconds; after 15 seconds its ``is_silent`` is True.
 
-        A store in memory, and a store of your own that is no ``ActivityStore``, knows only this
-        process.
+        With a store in memory, or a store of your own that is no ``ActivityStore``, the list has
+        only this process.
 
         Raises:
             StoreError: the store does not answer.

@@ -1,4 +1,4 @@
-"""What this process does as a worker of a receiver, and what the others report."""
+"""The work of this process for a receiver, and the reports of other workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..watching.workers import MOST_RUNNING, WorkerReport, read_report
 
 
 class Workload:
-    """Reports what this process does as a worker of a receiver.
+    """Reports the work of this process for a receiver.
 
     Args:
         endpoint: the name of the receiver's endpoint.
@@ -29,7 +29,7 @@ class Workload:
         self._since = 0.0
 
     def begin(self) -> None:
-        """Count this process as a worker, until ``end`` was called as often."""
+        """Count this process as a worker until ``end`` has been called as often as ``begin``."""
         if self._users == 0:
             self._since = uptime()
         self._users += 1
@@ -39,7 +39,7 @@ class Workload:
         self._users -= 1
 
     def report(self) -> WorkerReport | None:
-        """Return what this process does now; None if it is no worker."""
+        """Return the report of this process; None if it is not a worker."""
         if self._users == 0:
             return None
         running = self._attempts.running()
@@ -56,7 +56,7 @@ class Workload:
         )
 
     async def workers(self, store: Store, store_seconds: float) -> list[WorkerReport]:
-        """Return what this process does now, and what other workers have reported.
+        """Return the report of this process and the reports of other workers.
 
         Raises:
             StoreError: the store did not answer within ``store_seconds``.

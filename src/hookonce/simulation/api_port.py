@@ -72,11 +72,12 @@ class ApiPort:
 
     @contextmanager
     def leads_to(self, api: ASGIApp, loop: VirtualLoop, key: str) -> Iterator[None]:
-        """Answer requests by an API in the block.
+        """Let an API answer the requests during the block.
 
         Args:
             loop: the event loop of the API.
-            key: the API's own key; requests have the key of the environment instead.
+            key: the API's own key, which replaces the key in the requests: that key comes from the
+                environment.
         """
         self._behind, self.requests = (api, loop, key), 0
         try:

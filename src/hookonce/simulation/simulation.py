@@ -412,7 +412,7 @@ class _Simulation:
         await service.emit(event_type, data=self._data(event_type))
 
     def _note(self, event: Event[Any], _: int) -> None:
-        """Note an event that the service emits, at random or because a handler called the API."""
+        """Record an event that the service emits, at random or because a handler called the API."""
         handlers = tuple(handler.name for handler in self._table.find(event))
         comment_id = event.data.id if isinstance(event.data, ReceivedComment) else None
         self._emitted.append(Emitted(event.id, event.type, handlers, comment_id))

@@ -99,7 +99,8 @@ class WatchedInboxStore(WatchedStore, WrappedInbox):
         changes = self._changes
         batch = await super().fetch(limit, lease, endpoint=endpoint, worker=worker, token=token)
         if not batch.fetched and changes == self._changes:
-            # Count from the start of the call, because a poll may come early but not late.
+            # The due time counts from the start of the call, so that a poll may come too early, but
+            # never too late.
             due = None if batch.next_due_seconds is None else now + batch.next_due_seconds
             until = now + _LONGEST_CACHE_SECONDS
             self._idle = _Idle(endpoint, due, until if due is None else min(until, due))

@@ -1,7 +1,7 @@
-"""What the processes that share a store report about their work, for an operator to see.
+"""Reports of the processes that share a store about their work, for operators.
 
-Lines about each event are published only while an operator watches. Each worker also replaces a
-report of its own every few seconds. No promise depends on either. Their number is limited: the
+Lines about each event are published only while an operator watches. Each worker also replaces its
+own report every few seconds. No promise depends on lines or reports. Their number is limited: the
 oldest are dropped first, and a store may lose some.
 """
 
@@ -75,10 +75,10 @@ class ActivityStore(Protocol):
     async def report_worker(self, endpoint: str, worker: str, report: bytes | None) -> None:
         """Replace the report of a worker at an endpoint; None removes it.
 
-        A report is forgotten after ``WORKER_SECONDS``, as its worker has most likely ended.
+        A report is forgotten after ``WORKER_SECONDS``, because its worker has most likely ended.
         """
         ...
 
     async def workers(self, *, endpoint: str | None = None) -> list[ReportedWorker]:
-        """Return the last report of each worker at one endpoint, or at all, in any order."""
+        """Return the last report of each worker at an endpoint, or at all, in any order."""
         ...

@@ -75,7 +75,10 @@ class RegisteringStore(Protocol):
 
 
 def strangers(own: Application, known: Iterable[Application]) -> tuple[Application, ...]:
-    """Return the applications that share no handler or secret, even through other applications."""
+    """Return the applications that are not linked to ``own``.
+
+    Two applications are linked if they share a handler or a secret, or through other applications.
+    """
     family, others = [own], list(known)
     for one in family:  # the loop also visits applications that its body appends
         family += [other for other in others if one.shares(other)]

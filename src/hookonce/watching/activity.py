@@ -181,7 +181,7 @@ class Reporter(StepObserver):
             self._has_failed = False
 
     async def _report(self) -> None:
-        """Report as a worker if that is due; remove the report of a process that works no more."""
+        """Write this process's report if it is due; remove it if the process stops working."""
         now = uptime()
         pause = _WATCHED_REPORT_SECONDS if self._listens else REPORT_SECONDS
         report = self._workload()

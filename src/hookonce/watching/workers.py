@@ -1,4 +1,4 @@
-"""What a worker reports: the handlers that it runs now, and its attempts of the last minutes."""
+"""The report of a worker: the handlers that it runs now, and its attempts of the last minutes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class WorkerReport:
         endpoint: the name of the endpoint.
         process: the name of the process, as the log shows it.
         age_seconds: how long ago it reported; a worker reports every ten seconds or more often.
-        uptime_seconds: how long it had worked then.
+        uptime_seconds: how long it had worked when it reported.
         concurrency: how many events of the inbox it handles at once; None if it has no inbox, and
             handles events inside requests.
         running: the handlers that were running, the longest first; at most 20.
@@ -131,12 +131,13 @@ class Tally:
     """Counts attempts that have ended, for the last five minutes."""
 
     def __init__(self) -> None:
-        self._slots: deque[list[int]] = deque(maxlen=_SLOTS)  # number, handled, failed
+        # Each slot: its number, handled attempts, failed attempts.
+        self._slots: deque[list[int]] = deque(maxlen=_SLOTS)
         self._slot = [0, 0, 0]
         self._slot_ends = -inf
 
     def note(self, now: float, *, succeeded: bool) -> None:
-        """Count an attempt that ends at ``now``, in seconds of a clock that is never set."""
+        """Count an attempt that ends at ``now``, in seconds of a monotonic clock."""
         if now >= self._slot_ends:
             number = int(now // _SLOT_SECONDS)
             self._slot, self._slot_ends = [number, 0, 0], (number + 1) * _SLOT_SECONDS
@@ -144,11 +145,11 @@ class Tally:
         self._slot[1 if succeeded else 2] += 1
 
     def last_minute(self, now: float) -> AttemptCounts:
-        """Return the counts of the last minute, up to a slot of ten seconds."""
+        """Return the counts of the last minute, exact to ten seconds."""
         return self._since(now - _MINUTE_SECONDS)
 
     def last_five_minutes(self, now: float) -> AttemptCounts:
-        """Return the counts of the last five minutes, up to a slot of ten seconds."""
+        """Return the counts of the last five minutes, exact to ten seconds."""
         return self._since(now - _SLOTS * _SLOT_SECONDS)
 
     def _since(self, start: float) -> AttemptCounts:

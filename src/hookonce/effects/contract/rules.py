@@ -87,7 +87,7 @@ async def a_cancellation_leaves_neither_effect_nor_row(bench: Bench[Any]) -> Non
 
 
 async def attempts_at_the_same_time_work_once(bench: Bench[Any]) -> None:
-    """An attempt during another attempt waits for it, and then finds the effect done."""
+    """A second attempt waits for the end of a running attempt, and then finds the effect done."""
     effect, worked = new_effect(), 0
 
     async def work(transaction: Any) -> None:

@@ -42,7 +42,7 @@ _CHECKED_EVENTS = 1_000
 async def store_findings(
     subject: Subject, *, served: bool = False, mounts: Path = MOUNTS
 ) -> list[Finding]:
-    """Check the store of a receiver, in a few seconds.
+    """Check the store of a receiver; this takes a few seconds at most.
 
     A file that does not exist yet is not created.
 

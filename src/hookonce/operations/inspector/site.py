@@ -263,7 +263,8 @@ class Site:
             return await self._page("inbox.html", request, content=content)
 
     async def _workers(self, request: Request) -> Response:
-        await self._others.look()  # workers report more often to a page that looks
+        # Shows the workers that a page is open, so that they report more often.
+        await self._others.look()
         try:
             workers = await self._receiver.workers()
         except StoreError as error:

@@ -118,7 +118,7 @@ _LINES = "SELECT line FROM activity WHERE endpoint = ? AND place > ? AND place <
 
 _REPORT_WORKER = "INSERT OR REPLACE INTO worker_reports VALUES (?, ?, ?, ?)"
 _FORGET_REPORT = "DELETE FROM worker_reports WHERE endpoint = ? AND worker = ?"
-# Delete a report also if `seen` is in the future: it was written before uptime was reset.
+# Delete a report also if `seen` is in the future: the report was written before uptime was reset.
 _FORGET_REPORTS = """
 DELETE FROM worker_reports WHERE seen <= ?1 - ?2 OR seen > ?1 OR (endpoint, worker) NOT IN (
     SELECT endpoint, worker FROM worker_reports ORDER BY seen DESC LIMIT ?3
