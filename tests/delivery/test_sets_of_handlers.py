@@ -37,6 +37,11 @@ async def test_a_process_without_the_handler_that_failed_does_not_complete_its_e
         assert answer_of(await deliver(new, event)) == (500, "handler_failed")
         assert answer_of(await deliver(old, event, attempt=2)) == (503, "handler_absent")
         assert "only-new" in caplog.text
+        readiness = await old.check()
+        assert readiness.ready, "a rolling deployment is no fault"
+        [warning] = [text for text in readiness.warnings if "only-new" in text]
+        assert "waits for the handler only-new, which this process does not have" in warning
+        assert "; after a deployment, import the module" in warning
         fails.clear()
         assert answer_of(await deliver(new, event, attempt=3)) == (200, "handled")
         assert answer_of(await deliver(old, event, attempt=4)) == (200, "duplicate")

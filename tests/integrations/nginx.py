@@ -34,7 +34,7 @@ http {{
 """
 
 
-def server_of_the_guide(*, listen: int, pass_to: int) -> str:
+def server_of_the_guide(*, listen: int, pass_to: int, body_limit: str | None = None) -> str:
     """Return the server block of the guide, with the ports of the test and without TLS."""
     found = [b.text for b in blocks(GUIDE / "deployment.md") if b.language == "nginx"]
     server = next(text for text in found if "proxy_pass" in text)
@@ -46,16 +46,27 @@ def server_of_the_guide(*, listen: int, pass_to: int) -> str:
     ):
         server, count = re.subn(line, instead, server)
         assert count, line
+    if body_limit is not None:
+        limit = f"client_max_body_size {body_limit};"
+        server, count = re.subn(r"client_max_body_size \S+;", limit, server)
+        assert count == 1
     return server
 
 
 @contextmanager
-def behind_nginx(port: int, *, here: Path) -> Iterator[int]:
-    """Put nginx in front of a local port; yield the port of nginx."""
+def behind_nginx(port: int, *, here: Path, body_limit: str | None = None) -> Iterator[int]:
+    """Put nginx in front of a local port; yield the port of nginx.
+
+    Args:
+        port: where nginx passes requests on to.
+        here: a new folder for the files of nginx.
+        body_limit: the largest body, by default that of the guide.
+
+    """
     program, own = needed("nginx", package="nginx"), free_port()
     here.mkdir()
     user = "user root;" if os.geteuid() == 0 else ""
-    server = server_of_the_guide(listen=own, pass_to=port)
+    server = server_of_the_guide(listen=own, pass_to=port, body_limit=body_limit)
     (here / "nginx.conf").write_text(AROUND.format(user=user, server=server))
     with (here / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -428,8 +428,8 @@ class TestWhatIsNotHandled:
             assert await here.idle(5)
         outstanding, failed = lines.all
         assert outstanding == (
-            f"ERROR default:{event.id} still needs handlers that are not registered here; a process"
-            " that has them must handle it: a, b"
+            f"ERROR default:{event.id} waits for the handlers a, b, which this process does not"
+            " have; after a deployment, import the module that registers them, or roll back"
         )
         assert failed.startswith(
             f"ERROR comment.received {event.id} at default: attempt 2 failed: c: ValueError: "

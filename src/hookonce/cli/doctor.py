@@ -9,6 +9,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -80,6 +81,8 @@ def doctor(
     # Keep the application's own output out of the report.
     with contextlib.redirect_stdout(sys.stderr):
         subjects = _load(target, url, factory=factory)
+        if not factory and not isinstance(subjects, Finding):
+            subjects = tuple(replace(subject, name=target) for subject in subjects)
         if isinstance(subjects, Finding):
             found = [("", [subjects])]
         else:

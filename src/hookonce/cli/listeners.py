@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import Sequence
 
@@ -30,7 +32,13 @@ def bound(host: str, port: int) -> list[socket.socket]:
     try:
         return asyncio.run(bind())
     except OSError as error:
-        raise CannotBegin(f"cannot listen on {host!r}, port {port}: {error.strerror}") from error
+        why = os.strerror(error.errno) if error.errno is not None else str(error)
+        if error.errno == errno.EADDRINUSE:
+            why += (
+                f"; stop the process that uses it (ss -ltnp 'sport = :{port}' names it), or choose"
+                " another --port"
+            )
+        raise CannotBegin(f"cannot listen on {host!r}, port {port}: {why}") from error
 
 
 def url_of(listeners: Sequence[socket.socket]) -> str:

@@ -48,6 +48,7 @@ from ..stores.values import (
     Token,
     new_token,
 )
+from ..watching.absent_handlers import absence_text
 from ..watching.log import log_failed_attempt
 from ..watching.records import EventBuried, EventClaimed, EventDeferred, EventRetried, EventSettled
 from .answer import Answer
@@ -387,11 +388,8 @@ class Attempt:
     ) -> None:
         """Log the failures, and call the error hooks."""
         if report.absent:
-            self._log_error(
-                "%s still needs handlers that are not registered here; a process that has them must"
-                " handle it: %s",
-                ", ".join(sorted(report.absent)),
-            )
+            self._log_error("%s %s", absence_text(report.absent))
+            self.dependencies.absent.note(str(self.key), report.absent)
         # A `Retry` counts as a failure only if the event becomes a dead letter.
         failures = report.failures if isinstance(settlement, Bury) else report.errors
         if not failures:

@@ -9,6 +9,7 @@ from ..clock import Clock
 from ..routing.table import HandlerTable
 from ..stores.protocols import Claims, KeyLocks, Queue
 from ..stores.values import DeliveryKey, KeyLock, Watermark
+from ..watching.absent_handlers import AbsentHandlers
 from ..watching.observers import Observers
 from .calls import Threads
 from .limits import Limits
@@ -31,6 +32,7 @@ class Dependencies:
         clock: Unix time in seconds.
         observers: notified of every step.
         threads: where sync handlers run.
+        absent: remembers the handlers that events need, and that this process does not have.
         unrecorded: for each event the handlers that succeeded in an attempt whose lease ended
             before the store knew it; the next attempt in this process skips them.
         watermarks: for each key lock the newest event that succeeded in this process, while the
@@ -45,5 +47,6 @@ class Dependencies:
     clock: Clock
     observers: Observers
     threads: Threads
+    absent: AbsentHandlers = field(default_factory=AbsentHandlers)
     unrecorded: dict[DeliveryKey, set[str]] = field(default_factory=dict)
     watermarks: dict[KeyLock, Watermark] = field(default_factory=dict)

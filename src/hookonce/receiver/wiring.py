@@ -124,6 +124,7 @@ class Wiring:
                 self.rotation.warnings,
                 settings.secrets_fault,
                 self.attempts.warnings,
+                dependencies.absent.warnings,
             ),
             registration=registration,
             inbox=None if self.intake is None else self.intake.problem,

@@ -17,6 +17,9 @@ MOUNTS = Path("/proc/self/mounts")
 PROCESSES = Path("/proc")
 """The folder of processes on Linux; only root sees the files that other users' processes open."""
 
+DELETED = "store.file"
+"""The name of the finding about a database file that was deleted while a process uses it."""
+
 _MEBIBYTE = 1024 * 1024
 # SQLite needs room for its log and for the largest body: some mebibytes for each.
 _NO_SPACE_BYTES = 8 * _MEBIBYTE
@@ -149,7 +152,7 @@ def _deleted_file_findings(database: Path) -> list[Finding]:
                 continue
     return [
         fault(
-            "store.file",
+            DELETED,
             f"process {holder} still writes to a file that was deleted or replaced at {database}:"
             " a restart loses what it writes",
             f"restore the right file and restart the process; {link} is the lost file",

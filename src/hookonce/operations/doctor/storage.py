@@ -18,7 +18,7 @@ from ...stores.protocols import InboxStore
 from ...stores.sqlite import SQLiteStore
 from ...stores.time_limit import within
 from ...stores.values import DeadLetter, Entry, StoreStats
-from .database_file import MOUNTS, file_findings, missing_finding
+from .database_file import DELETED, MOUNTS, file_findings, missing_finding
 from .findings import Finding, fault, fine, note, warning
 from .settings import clock_finding
 from .subjects import Subject
@@ -64,7 +64,8 @@ async def store_findings(
         findings += await file_findings(store.path, mounts=mounts)
         missing = await asyncio.to_thread(missing_finding, store.path, served=served)
         if missing is not None:
-            return [*findings, missing]
+            is_deleted = any(one.check == DELETED for one in findings)
+            return findings if is_deleted else [*findings, missing]
     try:
         async with asyncio.timeout(4 * _STORE_SECONDS), subject.receiver.opened():
             return findings + await _open_findings(subject, served=served)
@@ -111,9 +112,10 @@ async def _open_findings(subject: Subject, *, served: bool) -> list[Finding]:
         findings.append(
             warning(
                 "dead_letters",
-                f"{stats.dead} events of {subject.receiver.endpoint} are dead letters, which wait"
-                " for a person",
-                "look at them with hookonce dead list, then replay or discard them",
+                f"dead letters of {subject.receiver.endpoint}, which wait for a person:"
+                f" {stats.dead}",
+                f"read their errors with `hookonce dead list {subject.name}`, correct the cause,"
+                " and replay them with `hookonce dead replay`",
             )
         )
     findings += await _outstanding_findings(subject)
@@ -155,8 +157,8 @@ async def _outstanding_findings(subject: Subject) -> list[Finding]:
     return [
         warning(
             "handlers.outstanding",
-            f"{count} events of {endpoint} wait for the handler {name}, which this receiver does"
-            " not have: they cannot complete without it",
+            f"events of {endpoint} that need the handler {name}, which this receiver does not have:"
+            f" {count}. They cannot complete without it",
             "register a handler under this name until they are handled, or discard them with"
             " hookonce dead",
         )

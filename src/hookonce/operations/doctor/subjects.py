@@ -27,11 +27,13 @@ class Subject:
         receiver: the receiver; it must not be in use in this process.
         app: the application that contains it; the receiver itself if no application is known.
         path: the path of its route in that application.
+        name: the name by which commands find it.
     """
 
     receiver: Receiver
     app: ASGIApp
     path: str
+    name: str = "MODULE:RECEIVER"
 
     @property
     def is_alone(self) -> bool:

@@ -48,7 +48,14 @@ _EXPLANATIONS: tuple[tuple[type[apsw.Error], str], ...] = (
     (apsw.BusyError, "another process keeps it locked"),
     (apsw.LockedError, "another process keeps it locked"),
     (apsw.FullError, "the disk is full"),
-    (apsw.ReadOnlyError, "it is read-only, or the -wal or -shm file beside it is"),
+    (
+        apsw.ReadOnlyError,
+        (
+            "it is read-only for the user of this process, or the -wal or -shm file beside it is;"
+            " give these files to that user (chown), or restore a backup with `hookonce store"
+            " restore`"
+        ),
+    ),
     (apsw.CantOpenError, "it cannot be opened; does its folder exist, and is it writable?"),
     (apsw.NotADBError, "the file is not an SQLite database"),
     (apsw.CorruptError, "the file is damaged"),
