@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from http import HTTPStatus
@@ -36,7 +36,7 @@ from ..errors import Reject, Retry, StoreError
 from ..logs import get_logger
 from ..outcome import ALREADY_DEAD, DUPLICATE, Outcome, Reason, later
 from ..routing.handler import Handler
-from ..stores.time_limit import FIRST_PAUSE_SECONDS
+from ..stores.time_limit import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from ..stores.values import (
     Claimed,
     DeadReason,
@@ -55,13 +55,14 @@ from .answer import Answer
 from .calls import Calls
 from .dependencies import Dependencies
 from .handling import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, Handling
-from .lease import AfterFailure, Instant, Lease
+from .lease import Instant, Lease
 from .limits import store_seconds_within
 from .origin import Origin, Queued, Request
 from .verdict import (
     COMPLETE,
     Abandon,
     Bury,
+    Complete,
     Defer,
     Failed,
     Release,
@@ -77,6 +78,8 @@ _log = get_logger("hookonce")
 
 _NOT_SETTLED = "another attempt follows"
 _QUARANTINED = Outcome(HTTPStatus.ACCEPTED, Reason.QUARANTINED)
+# The claim was lost, and another attempt has the event: the outcome of that attempt counts.
+_CLAIMED_SINCE = later(Reason.IN_FLIGHT)
 
 
 class Phase(IntEnum):
@@ -268,11 +271,19 @@ class Attempt:
 
     async def _quarantine(self, fault: str) -> None:
         """Turn a genuine but unreadable delivery into a dead letter with its raw bytes."""
+        self.phase = FAILED
         settlement = Bury(_QUARANTINED, fault, frozenset(), DeadReason.UNREADABLE)
-        ownership = await self._settle(settlement, self._after_failed_quarantine)
-        if ownership is None:
+        try:
+            ownership = await self.lease.settle(settlement)
+        except StoreError as error:
+            self._log_error("cannot bury %s: %s", error)
+            # Release the event, so that the sender's next attempt can claim it.
             await self._abandon(later(Reason.STORE_UNAVAILABLE), after_error=True)
-        elif ownership is Ownership.HELD:
+            return
+        is_held = ownership is Ownership.HELD
+        self.answer.give(_QUARANTINED if is_held else _CLAIMED_SINCE)
+        self._notify(settlement, ownership)
+        if is_held:
             self._log_error("%s cannot be read, and is a dead letter now: %s", fault)
 
     async def _succeed(self) -> None:
@@ -281,45 +292,75 @@ class Attempt:
         The answer is 200 even if the store fails: after a 5xx the handlers would run again.
         """
         self.phase, self.has_succeeded = SUCCEEDED, True
-        await self.lease.settle(COMPLETE, self._after_unrecorded)
+        await self._record(COMPLETE)
         self.answer.give(self.handling.success)
         self._notify_settled(self.handling.success)
 
     async def _fail(self, report: Report) -> None:
         """Release, defer or bury the event, then answer accordingly."""
+        self.phase = FAILED
         settlement = decide(
             report,
             last_chance=self.handling.last_chance,
             keeps_bodies=self.dependencies.store.keeps_bodies,
             backoff_seconds=self.origin.backoff_seconds,
         )
-        ownership = await self._settle(settlement, self._after_unrecorded)
-        if isinstance(settlement, Defer) and not settlement.counts and ownership is Ownership.HELD:
+        if isinstance(settlement, Defer) and settlement.counts:
+            await self.handling.forget_waiting()
+        ownership = await self._record(settlement)
+        is_held = ownership is Ownership.HELD
+        if self.phase is not LATE:  # a late attempt has answered in `_answer_unrecorded`
+            self.answer.give(settlement.outcome if is_held else _CLAIMED_SINCE)
+            self._notify(settlement, ownership)
+        self.leave()
+        if isinstance(settlement, Defer) and not settlement.counts and is_held:
             await self.handling.note_waiting()
         await self._report_failures(report, settlement, ownership)
 
-    async def _settle(
-        self, settlement: Failed, after_failure: Callable[[StoreError], AfterFailure]
-    ) -> Ownership | None:
-        """Have the store record a failure, answer, and let others have the event."""
-        self.phase = FAILED
-        if isinstance(settlement, Defer) and settlement.counts:
-            await self.handling.forget_waiting()
-        ownership = await self.lease.settle(settlement, after_failure)
-        if ownership is None:
-            return None
-        if not self.lease.is_unrecorded:  # otherwise `after_failure` has answered already
-            if ownership is Ownership.HELD:
-                self.answer.give(settlement.outcome)
-                self._notify(settlement)
-            else:
-                # Another attempt has claimed the event; the outcome of that attempt counts.
-                self.answer.give(later(Reason.IN_FLIGHT))
-                self._notify_settled(later(Reason.IN_FLIGHT))
-        self.leave()
-        return ownership
+    async def _record(self, settlement: Complete | Failed) -> Ownership | None:
+        """Have the store record a settlement; call the store again until it has.
 
-    def _notify(self, settlement: Failed) -> None:
+        Returns:
+            Whether this attempt still owned the event; None for `Complete`, and if a later attempt
+            of this process records the successes instead.
+        """
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                ownership = await self.lease.settle(settlement)
+            except StoreError as error:
+                self._answer_unrecorded(error)
+            else:
+                if self.phase is LATE:
+                    self.lease.forget_unrecorded()
+                return ownership
+            await asyncio.sleep(pause)
+            if self.phase is LATE and not self.lease.is_unrecorded:
+                return None
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _answer_unrecorded(self, error: StoreError) -> None:
+        """Answer before the store has recorded the end; let others have an event that is late."""
+        outcome = self.handling.success if self.has_succeeded else later(Reason.STORE_UNAVAILABLE)
+        self.answer.give(outcome)
+        if not self.lease.is_over or self.phase is LATE:
+            return
+        if self.has_succeeded:
+            self._log_error(
+                "%s is handled, but that could not be recorded while its lease lived; until it"
+                " is, another process would handle a further delivery of it again: %s",
+                error,
+            )
+        else:
+            self._log_error("could not settle %s; its lease runs out: %s", error)
+            self._notify_settled(outcome)
+        self.lease.leave_unrecorded()
+        self.leave(LATE)
+
+    def _notify(self, settlement: Failed, ownership: Ownership | None) -> None:
+        if ownership is not Ownership.HELD:
+            self._notify_settled(_CLAIMED_SINCE)
+            return
         delivery, number = self.delivery, self.lease.number
         notify = self.dependencies.observers.notify
         match settlement:
@@ -337,34 +378,6 @@ class Attempt:
         if observers.look_closely:
             observers.notify_of(EventSettled, self.delivery, self.lease.number, outcome)
 
-    def _after_failed_quarantine(self, error: StoreError) -> AfterFailure:
-        self._log_error("cannot bury %s: %s", error)
-        return AfterFailure.GIVE_UP  # the event is released: the sender's next attempt claims it
-
-    def _after_unrecorded(self, error: StoreError) -> AfterFailure:
-        """Answer; once the lease is over, let other attempts have the event."""
-        outcome = self.handling.success if self.has_succeeded else later(Reason.STORE_UNAVAILABLE)
-        self.answer.give(outcome)
-        if self.lease.is_over and self.has_the_event:
-            if self.has_succeeded:
-                self._log_error(
-                    "%s is handled, but that could not be recorded while its lease lived; until it"
-                    " is, another process would handle a further delivery of it again: %s",
-                    error,
-                )
-            else:
-                self._log_error("could not settle %s; its lease runs out: %s", error)
-                self._notify_settled(outcome)
-            self.lease.leave_unrecorded()
-            self.leave(LATE)
-        return AfterFailure.REPEAT
-
-    def _after_failed_release(self, error: StoreError) -> AfterFailure:
-        if not self.lease.is_over:
-            return AfterFailure.REPEAT
-        self._log_error("could not release %s; its lease will run out: %s", error)
-        return AfterFailure.GIVE_UP
-
     async def _abandon(self, outcome: Outcome, *, after_error: bool = False) -> None:
         """Answer, and release the claim without a result.
 
@@ -381,7 +394,18 @@ class Attempt:
             # The store may have granted a claim whose reply was lost.
             lease = self.dependencies.limits.lease_seconds
             self.lease.adopt(Claimed(self.key, self._token, 1, frozenset(), lease))
-        await self.lease.settle(Abandon(self.handling.calls.under_way), self._after_failed_release)
+        settlement, pause = Abandon(self.handling.calls.under_way), FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                await self.lease.settle(settlement)
+            except StoreError as error:
+                if self.lease.is_over:
+                    self._log_error("could not release %s; its lease will run out: %s", error)
+                    return
+            else:
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     async def _report_failures(
         self, report: Report, settlement: Failed, ownership: Ownership | None

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from math import inf
 from typing import NamedTuple, TypeVar
 
 from ..errors import StoreError
 from ..logs import get_logger
 from ..routing.handler import Handler
-from ..stores.time_limit import (
-    FIRST_PAUSE_SECONDS,
-    LONGEST_PAUSE_SECONDS,
-    store_error,
-    within,
-)
+from ..stores.time_limit import store_error, within
 from ..stores.values import Claimed, Delivery, DeliveryKey, Ownership
 from ..watching.log import delivery_fields
 from .calls import Call
@@ -33,13 +27,6 @@ T = TypeVar("T")
 # Handlers of one event often finish together; one call records the success of all of them.
 _CHECKPOINT_SECONDS = 0.1
 _EXTEND_AGAIN_SECONDS = 1.0
-
-
-class AfterFailure(Enum):
-    """What the lease does after a call to the store has failed."""
-
-    REPEAT = "repeat"
-    GIVE_UP = "give up"
 
 
 class Instant(NamedTuple):
@@ -75,7 +62,6 @@ class Lease:
         finished: the handlers known to have succeeded.
         extend_at: when to extend the claim next, in the event loop's time.
         has_begun: whether a handler has begun; the attempt counts only then.
-        is_unrecorded: whether the lease ended before the store knew the result.
     """
 
     dependencies: Dependencies
@@ -88,7 +74,6 @@ class Lease:
     number: int = 1
     finished: set[str] = field(default_factory=set)
     has_begun: bool = False
-    is_unrecorded: bool = False
     _locks: list[KeyLockHolder] | None = None
     sure_until: float = 0.0
     _ends_at: float = inf
@@ -201,20 +186,16 @@ class Lease:
             await lock.extend()
         return True
 
-    async def settle(
-        self, settlement: Settlement, after_failure: Callable[[StoreError], AfterFailure]
-    ) -> Ownership | None:
-        """Have the store record a settlement; call it again until it answers.
-
-        Args:
-            settlement: what becomes of the event.
-            after_failure: called after each failure of the store; decides whether to call it again.
+    async def settle(self, settlement: Settlement) -> Ownership | None:
+        """Have the store record a settlement.
 
         Returns:
-            Whether this attempt still owned the event; None if nothing was recorded, and for
-            `Complete`, since a success counts whoever owns the event.
+            Whether this attempt still owned the event; None for `Complete`, since a success counts
+            whoever owns the event.
+
+        Raises:
+            StoreError: the store failed; it may have recorded the settlement nevertheless.
         """
-        pause = FIRST_PAUSE_SECONDS
         if settlement is not COMPLETE:
             # The claim must expire if the store cannot release it. After a success, the claim is
             # extended until the store has recorded the success, so that no other process runs the
@@ -222,34 +203,29 @@ class Lease:
             self.stop_extending()
         while True:
             claim = self._claimed()
-            try:
-                ownership = await self.ask(self._record(settlement, claim))
-            except StoreError as error:
-                if after_failure(error) is AfterFailure.GIVE_UP:
-                    return None
-            else:
-                if claim is self.claim:
-                    self.stop_extending()
-                    if self.is_unrecorded:
-                        self._forget_unrecorded()
-                    return ownership
-                continue  # the attempt has adopted another claim: settle that claim, too
-            await asyncio.sleep(pause)
-            if (
-                self.is_unrecorded
-                and self.dependencies.unrecorded.get(self.key) is not self.finished
-            ):
-                return None  # the next attempt of this process records the successes
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            ownership = await self.ask(self._record(settlement, claim))
+            if claim is self.claim:
+                self.stop_extending()
+                return ownership
+            # The attempt has adopted another claim in the meantime: settle that claim, too.
+
+    @property
+    def is_unrecorded(self) -> bool:
+        """Whether the successes are still left to the next attempt of this process.
+
+        That attempt takes them with `hold`, and may leave its own set later. So the identity of the
+        set shows whose successes it holds.
+        """
+        return self.dependencies.unrecorded.get(self.key) is self.finished
 
     def leave_unrecorded(self) -> None:
         """Leave the successes to the next attempt of this process, since the lease is over."""
         self.stop_extending()
-        self.is_unrecorded = True
         self.dependencies.unrecorded[self.key] = self.finished
 
-    def _forget_unrecorded(self) -> None:
-        if self.dependencies.unrecorded.get(self.key) is self.finished:
+    def forget_unrecorded(self) -> None:
+        """Leave nothing to the next attempt, since the store knows the successes now."""
+        if self.is_unrecorded:
             del self.dependencies.unrecorded[self.key]
 
     def _record(self, settlement: Settlement, claim: Claimed) -> Awaitable[Ownership | None]:
