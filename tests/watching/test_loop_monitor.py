@@ -14,6 +14,7 @@ from hookonce import Event, Receiver
 from hookonce.events import CommentReceived
 from hookonce.testing import TestSender, make_event
 from hookonce.watching import loop_monitor
+from hookonce.watching.observers import Observers
 from hookonce.watching.records import LoopBlocked, Observer
 
 pytestmark = pytest.mark.anyio
@@ -101,7 +102,8 @@ async def test_what_has_ended_is_kept_by_nobody(monkeypatch: pytest.MonkeyPatch)
     def current() -> None:
         was_checked.set()
 
-    monitor, ended = loop_monitor.LoopMonitor("default", current), weakref.ref(current)
+    monitor = loop_monitor.LoopMonitor("default", Observers(), current)
+    ended = weakref.ref(current)
     thread.add(monitor)
     await until(was_checked.is_set)
     thread.discard(monitor)

@@ -6,11 +6,10 @@ import asyncio
 from typing import Any
 
 from ..clock import uptime
-from ..logs import event_fields, get_logger
+from ..logs import get_logger
 from ..outcome import BROKEN, Outcome, Reason, later
 from ..stores.values import Claimed, DeliveryKey
 from ..watching.loop_monitor import LoopMonitor
-from ..watching.records import LoopBlocked
 from ..watching.workers import RunningHandler, Tally
 from .attempt import ABANDONED, Attempt
 from .dependencies import Dependencies
@@ -22,16 +21,8 @@ _log = get_logger("hookonce")
 _LONGEST_TICK_SECONDS, _SHORTEST_TICK_SECONDS = 0.05, 0.005
 _TICKS_IN_A_LIMIT = 10
 
-# How long the warning stays: a handler that blocks once will block again.
-_BLOCK_WARNING_SECONDS = 600.0
-
 # How many times to close a coroutine: each close ends only the innermost `await` of a clean-up.
 _MOST_CLOSES = 20
-
-_BLOCKED = (
-    "has blocked the event loop for {:.2f} s, and so every other delivery and all leases; let it"
-    " await, or make it a plain function, which runs in a thread"
-)
 
 
 class Attempts:
@@ -46,6 +37,7 @@ class Attempts:
     Attributes:
         tally: counts the attempts that have ended, if a handler had begun.
         accepting: whether new attempts may begin; False once a shutdown has begun.
+        loop_monitor: reports a handler that blocks the event loop.
     """
 
     def __init__(self, dependencies: Dependencies) -> None:
@@ -64,8 +56,9 @@ class Attempts:
         self._given_up: set[asyncio.Task[None]] = set()  # tasks that a shutdown has given up
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_monitor = LoopMonitor(dependencies.endpoint, self._current_handler)
-        self._blocked: tuple[LoopBlocked, float] | None = None
+        self.loop_monitor = LoopMonitor(
+            dependencies.endpoint, dependencies.observers, self._current_handler
+        )
         self._sending: asyncio.Task[None] | None = None
         self.tally = Tally()
         self.accepting = True
@@ -93,15 +86,6 @@ class Attempts:
                     )
                 )
         return sorted(found, key=lambda one: one.seconds or 0.0, reverse=True)
-
-    def warnings(self) -> tuple[str, ...]:
-        """Return a warning if a handler has blocked the event loop in the last ten minutes."""
-        if self._blocked is None:
-            return ()
-        block, at = self._blocked
-        if asyncio.get_running_loop().time() > at + _BLOCK_WARNING_SECONDS:
-            return ()
-        return (f"the handler {block.handler} {_BLOCKED.format(block.seconds)}",)
 
     def find(self, key: DeliveryKey) -> Attempt | None:
         """Return the attempt in flight for an event in this process; None if there is none."""
@@ -139,7 +123,7 @@ class Attempts:
                 return
             self._timer.cancel()
         self._timer = loop.call_later(self._tick, self._on_timer)
-        self._loop_monitor.start()
+        self.loop_monitor.start()
 
     async def _go(self, attempt: Attempt) -> None:
         """Run an attempt to its end, and forget it."""
@@ -253,14 +237,13 @@ class Attempts:
     def _on_timer(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if (block := self._loop_monitor.tick()) is not None:
-            self._report_block(block, now)
+        self.loop_monitor.tick(now)
         self._enforce_limits(now)
         if self._by_task:
             self._timer = loop.call_later(self._tick, self._on_timer)
         else:
             self._timer = None
-            self._loop_monitor.stop()
+            self.loop_monitor.stop()
 
     def _enforce_limits(self, now: float) -> None:
         """Enforce the limits of each attempt; forget attempts whose tasks have ended."""
@@ -283,17 +266,6 @@ class Attempts:
         except RuntimeError:
             pass  # the loop is not blocked: it has changed a collection during this search
         return None
-
-    def _report_block(self, block: LoopBlocked, now: float) -> None:
-        """Log and report a handler that has blocked the loop."""
-        self._blocked = (block, now)
-        _log.error(
-            "the handler %s %s",
-            block.handler,
-            _BLOCKED.format(block.seconds),
-            extra=event_fields(block.endpoint, None, None, handler=block.handler),
-        )
-        self._dependencies.observers.notify(block)
 
 
 def _end(task: asyncio.Task[Any]) -> None:

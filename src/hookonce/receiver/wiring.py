@@ -123,7 +123,7 @@ class Wiring:
                 self.refusals.warnings,
                 self.rotation.warnings,
                 settings.secrets_fault,
-                self.attempts.warnings,
+                self.attempts.loop_monitor.warnings,
                 dependencies.absent.warnings,
             ),
             registration=registration,

@@ -1,4 +1,4 @@
-"""Detects a handler that blocks the event loop: an async handler that waits without ``await``.
+"""Reports a handler that blocks the event loop: an async handler that waits without ``await``.
 
 A blocked loop runs nothing and so cannot report itself. Each receiver's timer in the loop counts
 its ticks, and a thread checks that the count grows. If it does not grow, the loop's current task
@@ -9,10 +9,15 @@ clock, and a laptop may sleep. The thread runs while attempts are in flight and 
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 
+from ..logs import event_fields, get_logger
+from .observers import Observers
 from .records import LoopBlocked
+
+_log = get_logger("hookonce")
 
 BLOCKED_SECONDS = 1.0
 """Shorter blocks are not reported: this is a tenth of the sender's time-out."""
@@ -20,22 +25,46 @@ BLOCKED_SECONDS = 1.0
 _LOOK_SECONDS = 0.25
 _IDLE_LOOKS = 40
 
+# How long the warning stays: a handler that blocks once will block again.
+_WARNING_SECONDS = 600.0
+
 
 class LoopMonitor:
     """Counts iterations of the event loop; remembers which handler ran when the loop stopped.
 
     Args:
         endpoint: the name of the receiver's endpoint.
+        observers: notified when a handler has blocked the loop.
         current: returns the handler that the loop is running; called in another thread.
     """
 
-    __slots__ = ("_current", "_endpoint", "_handler", "_looks", "_seen", "_ticks")
+    __slots__ = (
+        "_current",
+        "_endpoint",
+        "_handler",
+        "_looks",
+        "_observers",
+        "_seen",
+        "_ticks",
+        "_warning",
+        "_warning_until",
+    )
 
-    def __init__(self, endpoint: str, current: Callable[[], str | None]) -> None:
+    def __init__(
+        self, endpoint: str, observers: Observers, current: Callable[[], str | None]
+    ) -> None:
         self._ticks = self._seen = self._looks = 0
         self._endpoint = endpoint
+        self._observers = observers
         self._current = current
         self._handler: str | None = None
+        self._warning, self._warning_until = "", 0.0
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return a warning if a handler has blocked the event loop in the last ten minutes."""
+        if not self._warning or asyncio.get_running_loop().time() > self._warning_until:
+            return ()
+        return (self._warning,)
 
     def start(self) -> None:
         """Start monitoring."""
@@ -45,14 +74,28 @@ class LoopMonitor:
         """Stop monitoring, because no attempt is in flight."""
         _monitor_thread.discard(self)
 
-    def tick(self) -> LoopBlocked | None:
-        """Count an iteration of the loop; return a record if a handler has just blocked it."""
+    def tick(self, now: float) -> None:
+        """Count an iteration of the loop; report a handler that has just blocked it.
+
+        Args:
+            now: the event loop's time.
+        """
         self._ticks += 1
         if self._handler is None:
-            return None
+            return
         handler, self._handler = self._handler, None
         seconds = self._looks * _LOOK_SECONDS
-        return LoopBlocked(self._endpoint, handler, seconds) if seconds >= BLOCKED_SECONDS else None
+        if seconds < BLOCKED_SECONDS:
+            return
+        self._warning_until = now + _WARNING_SECONDS
+        self._warning = (
+            f"the handler {handler} has blocked the event loop for {seconds:.2f} s, and so every"
+            " other delivery and all leases; let it await, or make it a plain function, which runs"
+            " in a thread"
+        )
+        fields = event_fields(self._endpoint, None, None, handler=handler)
+        _log.error("%s", self._warning, extra=fields)
+        self._observers.notify(LoopBlocked(self._endpoint, handler, seconds))
 
     def check(self) -> None:
         """Check for a tick since the last check; without a tick, remember the running handler."""
