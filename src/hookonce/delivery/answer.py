@@ -18,24 +18,21 @@ class Answer:
         future: what the request awaits; it holds the first answer.
         due: when the request must have its answer, in the event loop's time.
         outcome: the latest answer; None before the first.
+        is_success: whether the latest answer says that every handler has succeeded.
         joined: set at a success or at the end of the attempt; None while nobody has joined.
     """
 
     future: asyncio.Future[Outcome]
     due: float = inf
     outcome: Outcome | None = None
+    is_success: bool = False
     joined: asyncio.Event | None = None
-
-    @property
-    def is_success(self) -> bool:
-        """Whether the answer says that every handler has succeeded."""
-        return self.outcome is HANDLED or self.outcome is STALE
 
     def give(self, outcome: Outcome) -> None:
         """Answer the request, unless the answer is a success already."""
         if self.is_success:
             return
-        self.outcome = outcome
+        self.outcome, self.is_success = outcome, outcome is HANDLED or outcome is STALE
         if not self.future.done():
             self.future.set_result(outcome)
         if self.joined is not None and self.is_success:

@@ -205,11 +205,15 @@ class Attempt:
         report = await self.handling.run(absent)
         if isinstance(origin, Queued):
             origin.make_room()
-        if report is None:
-            await self._succeed()
-        else:
+        if report is not None:
             await self._fail(report)
             report.failures.clear()  # a reference cycle: see calls.py
+            return
+        self.phase, self.has_succeeded = SUCCEEDED, True
+        await self._record(COMPLETE)
+        # Answer 200 even if the store has failed: after a 5xx the handlers would run again.
+        self.answer.give(self.handling.success)
+        self._notify_settled(self.handling.success)
 
     async def _claim(self) -> Claimed | None:
         """Return the claim; answer and return None if the event cannot be claimed in time."""
@@ -285,16 +289,6 @@ class Attempt:
         self._notify(settlement, ownership)
         if is_held:
             self._log_error("%s cannot be read, and is a dead letter now: %s", fault)
-
-    async def _succeed(self) -> None:
-        """Have the store record the success, and answer.
-
-        The answer is 200 even if the store fails: after a 5xx the handlers would run again.
-        """
-        self.phase, self.has_succeeded = SUCCEEDED, True
-        await self._record(COMPLETE)
-        self.answer.give(self.handling.success)
-        self._notify_settled(self.handling.success)
 
     async def _fail(self, report: Report) -> None:
         """Release, defer or bury the event, then answer accordingly."""

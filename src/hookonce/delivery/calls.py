@@ -160,7 +160,6 @@ class Calls:
         function: Callable[..., Any],
         is_async: bool,
         arguments: tuple[Any, ...],
-        task: asyncio.Task[Any] | None = None,
     ) -> Exception | None:
         """Call a user's function, await what it returns, and return the exception it raised.
 
@@ -169,8 +168,7 @@ class Calls:
         which learns of signals by its own handlers.
         """
         loop = self._loop
-        call = Call(name, task or asyncio.current_task(), loop.time() if is_async else None)
-        del task  # a traceback of this frame would keep the task alive
+        call = Call(name, asyncio.current_task(loop), loop.time() if is_async else None)
         self.under_way.append(call)
         try:
             if is_async:
@@ -198,7 +196,7 @@ class Calls:
                 self.under_way.remove(call)
                 if call.task is not None and call.task.cancelling():
                     await self._take_back_cancellation(call)
-                call.task = None  # as for `task` above
+                call.task = None  # a traceback of this frame would keep the task alive
         return None
 
     async def _take_back_cancellation(self, call: Call) -> None:

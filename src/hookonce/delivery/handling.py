@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import AlreadyDone, StoreError
@@ -63,7 +63,7 @@ class Handling:
     success: Outcome = HANDLED
     _most_finished: int = 0
     _stale_count: int = 0
-    _waiting: list[KeyLockHolder] | None = None
+    _waiting: list[KeyLockHolder] = field(default_factory=list)
 
     @property
     def is_replay(self) -> bool:
@@ -82,7 +82,7 @@ class Handling:
         self._most_finished = len(lease.finished) + len(handlers)
         if len(handlers) == 1:
             run = self._run if handlers[0].keyed is None else self._run_with_key_lock
-            failure = await run(handlers[0], lease.task)
+            failure = await run(handlers[0])
             failures = [] if failure is None else [failure]
             del failure  # a reference cycle: see calls.py
         else:
@@ -110,12 +110,7 @@ class Handling:
             raise
         return [failure for task in tasks if (failure := task.result()) is not None]
 
-    async def _run(
-        self,
-        handler: Handler,
-        task: asyncio.Task[Any] | None = None,
-        holder: KeyLockHolder | None = None,
-    ) -> Failure | None:
+    async def _run(self, handler: Handler, holder: KeyLockHolder | None = None) -> Failure | None:
         """Run one handler in this task, if no other process can have the event by now."""
         name, delivery, observers = handler.name, self.lease.delivery, self.dependencies.observers
         if time.monotonic() >= self.lease.sure_until and not await self.lease.extend():
@@ -126,7 +121,7 @@ class Handling:
             observers.notify_of(HandlerStarted, delivery, name, self.lease.number, self.is_replay)
         started = time.perf_counter()  # more precise than uvloop's loop.time()
         try:
-            error = await self.calls.call(name, handler.function, handler.is_async, arguments, task)
+            error = await self.calls.call(name, handler.function, handler.is_async, arguments)
         except asyncio.CancelledError:
             error, seconds = RuntimeError("cancelled at shutdown"), time.perf_counter() - started
             observers.notify(HandlerFailed(delivery, name, self.lease.number, seconds, error))
@@ -180,9 +175,7 @@ class Handling:
         if len(self.lease.finished) < self._most_finished:
             self.lease.checkpoint_soon()
 
-    async def _run_with_key_lock(
-        self, handler: Handler, task: asyncio.Task[Any] | None = None
-    ) -> Failure | None:
+    async def _run_with_key_lock(self, handler: Handler) -> Failure | None:
         """Acquire the handler's key lock and run it, unless a newer event has succeeded."""
         name, keyed = handler.name, handler.keyed
         if keyed is None:
@@ -196,7 +189,7 @@ class Handling:
                 name, as_exception(raised), 0.0, "while its key was asked for"
             )
         if key_lock is None:
-            return await self._run(handler, task)
+            return await self._run(handler)
         queued = self.origin if isinstance(self.origin, Queued) else None
         holder = KeyLockHolder(
             dependencies=self.dependencies,
@@ -219,7 +212,7 @@ class Handling:
             return None
         self.lease.extend_with(holder)
         try:
-            return await self._run(handler, task, holder)
+            return await self._run(handler, holder)
         finally:
             await self._release_unfinished(holder)
 
@@ -248,7 +241,7 @@ class Handling:
                 if left <= 0:
                     if waits_full_time:
                         return self._note_lock_timeout(name)
-                    self._waiting = [*(self._waiting or ()), holder]
+                    self._waiting.append(holder)
                     seconds = holder.busy_seconds(result)
                     return Failure(name, NotAcquired(Reason.IN_FLIGHT, seconds))
                 await asyncio.sleep(min(pause, left))
@@ -304,12 +297,12 @@ class Handling:
 
     async def forget_waiting(self) -> None:
         """Remove the event from the locks' queues: after a failure it waits for its backoff."""
-        for holder in self._waiting or ():
+        for holder in self._waiting:
             await holder.release()
 
     async def note_waiting(self) -> None:
         """Put the deferred event into the locks' queues; only a deferred event can be made due."""
-        for holder in self._waiting or ():
+        for holder in self._waiting:
             try:
                 if not isinstance(await holder.acquire(self.lease.key), Busy):
                     await holder.release()

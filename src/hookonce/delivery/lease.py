@@ -74,7 +74,7 @@ class Lease:
     number: int = 1
     finished: set[str] = field(default_factory=set)
     has_begun: bool = False
-    _locks: list[KeyLockHolder] | None = None
+    _locks: list[KeyLockHolder] = field(default_factory=list)
     sure_until: float = 0.0
     _ends_at: float = inf
     extend_at: float = inf
@@ -135,7 +135,7 @@ class Lease:
 
     def extend_with(self, lock: KeyLockHolder) -> None:
         """Extend a key lock whenever the claim is extended."""
-        self._locks = [*(self._locks or ()), lock]
+        self._locks.append(lock)
 
     def adopt(self, claim: Claimed) -> None:
         """Continue under a claim that the store granted after this lease was lost."""
@@ -182,7 +182,7 @@ class Lease:
             return False
         self.sure_until = asked_at.monotonic + claim.lease_seconds
         self._ends_at = asked_at.loop + claim.lease_seconds
-        for lock in tuple(self._locks or ()):
+        for lock in tuple(self._locks):
             await lock.extend()
         return True
 
@@ -259,7 +259,7 @@ class Lease:
         # Ask in this order: a thread that ends between the two lines must not be missed.
         thread_goes_on = any(call.thread_goes_on for call in calls)
         succeeded = {call.name for call in calls if call.has_succeeded}
-        for lock in self._locks or ():
+        for lock in self._locks:
             if lock.key_lock.handler in succeeded:
                 lock.succeed()
             if lock.has_unsent_watermark:
