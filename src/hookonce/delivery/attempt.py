@@ -52,7 +52,7 @@ from ..watching.absent_handlers import absence_text
 from ..watching.log import log_failed_attempt
 from ..watching.records import EventBuried, EventClaimed, EventDeferred, EventRetried, EventSettled
 from .answer import Answer
-from .calls import Calls
+from .calls import Call, Calls
 from .dependencies import Dependencies
 from .handling import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, Handling
 from .lease import Instant, Lease
@@ -61,10 +61,10 @@ from .origin import Origin, Queued, Request
 from .verdict import (
     COMPLETE,
     Abandon,
+    AfterFailure,
     Bury,
     Complete,
     Defer,
-    Failed,
     Release,
     Report,
     decide,
@@ -76,7 +76,6 @@ from .verdict import (
 
 _log = get_logger("hookonce")
 
-_NOT_SETTLED = "another attempt follows"
 _QUARANTINED = Outcome(HTTPStatus.ACCEPTED, Reason.QUARANTINED)
 # The claim was lost, and another attempt has the event: the outcome of that attempt counts.
 _CLAIMED_SINCE = later(Reason.IN_FLIGHT)
@@ -169,6 +168,11 @@ class Attempt:
         return self.lease.task
 
     @property
+    def calls(self) -> Sequence[Call]:
+        """The calls of handlers that have not ended."""
+        return self.handling.calls.under_way
+
+    @property
     def has_the_event(self) -> bool:
         """Whether this attempt keeps other attempts of this process from the event."""
         return self.phase < LATE
@@ -200,7 +204,7 @@ class Attempt:
             until = redelivered_until(self.event, origin.sent_at)
             self.handling.last_chance = until is None
             if await self._keep_body(claim, until) is Ownership.LOST:
-                self.answer.give(later(Reason.IN_FLIGHT))
+                self.answer.give(_CLAIMED_SINCE)
                 return
         report = await self.handling.run(absent)
         if isinstance(origin, Queued):
@@ -309,9 +313,10 @@ class Attempt:
         self.leave()
         if isinstance(settlement, Defer) and not settlement.counts and is_held:
             await self.handling.note_waiting()
-        await self._report_failures(report, settlement, ownership)
+        then = what_follows(settlement) if is_held else "another attempt follows"
+        await self._report_failures(report, is_final=isinstance(settlement, Bury), then=then)
 
-    async def _record(self, settlement: Complete | Failed) -> Ownership | None:
+    async def _record(self, settlement: Complete | AfterFailure) -> Ownership | None:
         """Have the store record a settlement; call the store again until it has.
 
         Returns:
@@ -334,7 +339,7 @@ class Attempt:
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _answer_unrecorded(self, error: StoreError) -> None:
-        """Answer before the store has recorded the end; let others have an event that is late."""
+        """Answer without a record; once the lease is over, let others have the event."""
         outcome = self.handling.success if self.has_succeeded else later(Reason.STORE_UNAVAILABLE)
         self.answer.give(outcome)
         if not self.lease.is_over or self.phase is LATE:
@@ -351,21 +356,21 @@ class Attempt:
         self.lease.leave_unrecorded()
         self.leave(LATE)
 
-    def _notify(self, settlement: Failed, ownership: Ownership | None) -> None:
+    def _notify(self, settlement: AfterFailure, ownership: Ownership | None) -> None:
         if ownership is not Ownership.HELD:
             self._notify_settled(_CLAIMED_SINCE)
             return
         delivery, number = self.delivery, self.lease.number
         notify = self.dependencies.observers.notify
         match settlement:
-            case Release(outcome):
-                self._notify_settled(outcome)
-            case Defer(_, error, _, after_seconds, counts=True):
-                notify(EventRetried(delivery, number, after_seconds, error))
-            case Defer(_, _, _, after_seconds):
-                notify(EventDeferred(delivery, number, after_seconds))
-            case Bury(_, error, _, reason):
-                notify(EventBuried(delivery, number, reason, error))
+            case Release():
+                self._notify_settled(settlement.outcome)
+            case Defer(counts=True):
+                notify(EventRetried(delivery, number, settlement.after_seconds, settlement.error))
+            case Defer():
+                notify(EventDeferred(delivery, number, settlement.after_seconds))
+            case Bury():
+                notify(EventBuried(delivery, number, settlement.reason, settlement.error))
 
     def _notify_settled(self, outcome: Outcome) -> None:
         observers = self.dependencies.observers
@@ -388,7 +393,7 @@ class Attempt:
             # The store may have granted a claim whose reply was lost.
             lease = self.dependencies.limits.lease_seconds
             self.lease.adopt(Claimed(self.key, self._token, 1, frozenset(), lease))
-        settlement, pause = Abandon(self.handling.calls.under_way), FIRST_PAUSE_SECONDS
+        settlement, pause = Abandon(self.calls), FIRST_PAUSE_SECONDS
         while True:
             try:
                 await self.lease.settle(settlement)
@@ -401,15 +406,18 @@ class Attempt:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    async def _report_failures(
-        self, report: Report, settlement: Failed, ownership: Ownership | None
-    ) -> None:
-        """Log the failures, and call the error hooks."""
+    async def _report_failures(self, report: Report, *, is_final: bool, then: str) -> None:
+        """Log the failures, and call the error hooks.
+
+        Args:
+            report: the failures.
+            is_final: whether no other attempt follows; only then a `Retry` counts as a failure.
+            then: what happens to the event now, for the log.
+        """
         if report.absent:
             self._log_error("%s %s", absence_text(report.absent))
             self.dependencies.absent.note(str(self.key), report.absent)
-        # A `Retry` counts as a failure only if the event becomes a dead letter.
-        failures = report.failures if isinstance(settlement, Bury) else report.errors
+        failures = report.failures if is_final else report.errors
         if not failures:
             return
         count, number = len(failures), self.lease.number
@@ -419,7 +427,6 @@ class Attempt:
         )
         names = [failure.handler for failure in failures]
         is_wanted = all(isinstance(failure.error, Reject | Retry) for failure in failures)
-        then = what_follows(settlement) if ownership is Ownership.HELD else _NOT_SETTLED
         log_failed_attempt(
             self.delivery, number, names, report.describe(), then, None if is_wanted else group
         )

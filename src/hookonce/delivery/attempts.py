@@ -69,7 +69,7 @@ class Attempts:
         return tuple(
             call.name
             for attempt in self._by_task.values()
-            for call in attempt.handling.calls.under_way
+            for call in attempt.calls
             if call.is_overdue
         )
 
@@ -78,7 +78,7 @@ class Attempts:
         found = []
         for attempt in self._by_task.values():
             lease, delivery = attempt.lease, attempt.delivery
-            for call in attempt.handling.calls.under_way:
+            for call in attempt.calls:
                 seconds = None if call.started is None else lease.loop.time() - call.started
                 found.append(
                     RunningHandler(
@@ -193,15 +193,14 @@ class Attempts:
         await self._until_idle(2 * limits.store_seconds)
         for task, attempt in self._waited_for().items():
             self._given_up.add(task)
-            calls = attempt.handling.calls.under_way
-            names = [call.name for call in calls]
+            names = [call.name for call in attempt.calls]
             _log.error(
                 "gave up waiting for %s, which is handling %s",
                 ", ".join(names) or "the store",
                 attempt.key,
                 extra=attempt.lease.log_fields(names[0] if len(names) == 1 else None),
             )
-            for waiting in (*(call.task for call in calls), task):
+            for waiting in (*(call.task for call in attempt.calls), task):
                 if waiting is not None:
                     _end(waiting)
         if self._sending is not None and not self._sending.get_loop().is_closed():
@@ -260,7 +259,7 @@ class Attempts:
             return None
         try:
             for attempt in list(self._by_task.values()):
-                for call in list(attempt.handling.calls.under_way):
+                for call in list(attempt.calls):
                     if call.task is task and call.started is not None and call.thread is None:
                         return call.name
         except RuntimeError:

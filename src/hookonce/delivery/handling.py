@@ -260,7 +260,7 @@ class Handling:
             return origin.answer_due - min(0.1, limits.answer_seconds / 10)
         if isinstance(origin, Replay):
             return now + limits.answer_seconds
-        return 0.0  # do not wait: defer the event; it is made due when the lock is free
+        return now  # do not wait: defer the event; it is made due when the lock is free
 
     def _note_lock_timeout(self, handler: str) -> Failure:
         seconds = self.dependencies.limits.handler_timeout_seconds

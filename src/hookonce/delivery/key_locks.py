@@ -50,7 +50,7 @@ class KeyLockHolder:
         attempt: the number of the attempt, for the log.
         event: the event of the inbox that waits for the lock; None outside an inbox.
         work: set when an event of the inbox was made due.
-        is_released: whether the lock has been released, or is about to be.
+        is_released: whether the lock has been released, or is about to be; it is not extended then.
         has_succeeded: whether the call has succeeded.
     """
 
@@ -78,7 +78,7 @@ class KeyLockHolder:
         """Ask for the lock once; if it is busy, note the event of the inbox as waiting."""
         # Send an unsent watermark first, or an older event could acquire the lock.
         if self.key_lock in self.dependencies.watermarks:
-            await self._release(new_token())
+            await self.send_watermark()
         limits, asked_at = self.dependencies.limits, time.monotonic()
         call = self.dependencies.store.acquire_key_lock(
             self.key_lock,
@@ -179,6 +179,10 @@ class KeyLockHolder:
         """Release the lock and make the next event due; StoreError if the store fails."""
         await self._release(self._token, self.event)
 
+    async def send_watermark(self) -> None:
+        """Send the lock's unsent watermark, whoever holds the lock; StoreError if that fails."""
+        await self._release(new_token())  # a new token releases nothing
+
     async def _release(self, token: Token, event: DeliveryKey | None = None) -> None:
         next_event = await self._release_and_shift(token, event)
         try:
@@ -230,6 +234,6 @@ async def send_watermarks(dependencies: Dependencies) -> None:
     while dependencies.watermarks:
         for key_lock in tuple(dependencies.watermarks):
             with suppress(StoreError):
-                await KeyLockHolder(dependencies=dependencies, key_lock=key_lock).release_once()
+                await KeyLockHolder(dependencies=dependencies, key_lock=key_lock).send_watermark()
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -149,13 +149,16 @@ class Pipeline:
             outcome = await self._outcome(arrived, event, origin)
         if (outcome is _NO_HANDLER or outcome is _UNKNOWN_TYPE) and not received.is_backfill:
             self._ignored_types.note(event_type or "", verified.timestamp, received.at_unix)
-        return self._answer(received, since, outcome, verified, event_type, hints)
+        return self._answer(
+            received, since, outcome, verified=verified, event_type=event_type, hints=hints
+        )
 
     def _answer(
         self,
         received: DeliveryReceived,
         since: float,
         outcome: Outcome,
+        *,
         verified: VerifiedDelivery | None = None,
         event_type: str | None = None,
         hints: DeliveryHints | None = None,

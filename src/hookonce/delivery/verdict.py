@@ -214,16 +214,16 @@ class Abandon(NamedTuple):
     calls: Sequence[Call]
 
 
-Failed: TypeAlias = Release | Defer | Bury
-"""What follows from an attempt that has not succeeded."""
+AfterFailure: TypeAlias = Release | Defer | Bury
+"""What becomes of an event after an attempt that has not succeeded."""
 
-Settlement: TypeAlias = Complete | Failed | Abandon
+Settlement: TypeAlias = Complete | AfterFailure | Abandon
 """What the store records at the end of an attempt."""
 
 
 def decide(
     report: Report, *, last_chance: bool, keeps_bodies: bool, backoff_seconds: float | None = None
-) -> Failed:
+) -> AfterFailure:
     """Return what follows from an attempt that has not succeeded.
 
     A rejection counts only if every missing handler rejects the event. While another handler may
@@ -269,7 +269,7 @@ def _until_acquired(waits: Sequence[NotAcquired]) -> Outcome:
     return later(waits[0].reason, max(known, default=None))
 
 
-def what_follows(settlement: Failed) -> str:
+def what_follows(settlement: AfterFailure) -> str:
     """Return what happens to the event now, as text for an operator."""
     match settlement:
         case Release():
