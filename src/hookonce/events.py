@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache, reduce
 from operator import or_
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import core_schema
@@ -121,7 +121,7 @@ class WebhookTest(Event[dict[str, JsonValue]]):
 class UnknownEvent(Event[JsonValue]):
     """An event of a type that has no class here, with its data as it arrived."""
 
-    model_config = ConfigDict(title="UnknownEvent")
+    model_config: ClassVar[ConfigDict] = ConfigDict(title="UnknownEvent")
 
 
 def event_types_of(event_class: EventClass) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ no other error. Names are camelCase on the wire and snake_case in Python.
 """
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -192,7 +192,7 @@ class Resource(BaseModel):
     `createdAt`.
     """
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         frozen=True,
         extra="allow",
         # Pydantic's JSON parser accepts NaN, and every comparison with NaN is false.

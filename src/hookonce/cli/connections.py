@@ -175,7 +175,7 @@ class _Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn's class
         super().connection_made(transport)
         if not self.others.add(self, self.loop.time()):
-            self.app = self.others.refuse
+            self.app: ASGIApp = self.others.refuse
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.others.remove(self)

@@ -17,7 +17,7 @@ import click
 from hookonce.stores.protocols import InboxStore
 from hookonce.stores.values import DeadLetter, DeliveryKey, Entry, StoreStats, delivery_key
 
-from .output import Output, json_option, one_line, together
+from .output import Option, Output, json_option, one_line, together
 from .statuses import Nothing, Status
 from .stores import endpoint_option, store_argument, with_store
 from .times import read_since_seconds, time_text
@@ -91,7 +91,7 @@ def ids_of(key: DeliveryKey) -> tuple[str, str]:
     return endpoint, event_id
 
 
-list_options = together(
+list_options: Option = together(
     store_argument(),
     click.option("--endpoint", help="Only events of this endpoint."),
     click.option("--type", "event_type", help="Only events of this type."),
@@ -152,7 +152,7 @@ def print_list(
     with_store(store_url, print_pages)
 
 
-show_options = together(
+show_options: Option = together(
     store_argument("ID"),
     endpoint_option,
     click.option("--raw", is_flag=True, help="Write only the body, byte for byte."),

@@ -27,12 +27,12 @@ from hookonce.verification.providers import (
 )
 from hookonce.verification.secrets import new_secret, secret_lines
 
-from .output import one_line, system_fault
+from .output import Option, one_line, system_fault
 from .statuses import CannotBegin
 
 _log = get_logger("hookonce")
 
-secrets_option = click.option(
+secrets_option: Option = click.option(
     "--secrets-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help=f"Read the secrets from this file, one per line, instead of from ${SECRETS_VARIABLE}.",
@@ -74,7 +74,7 @@ def stand_in_secrets() -> Iterator[None]:
             os.environ[SECRETS_VARIABLE] = before
 
 
-factory_option = click.option(
+factory_option: Option = click.option(
     "--factory",
     is_flag=True,
     help="MODULE:NAME is a function without arguments that returns the receiver or application.",

@@ -21,6 +21,7 @@ import uvicorn
 from hookonce import Receiver
 from hookonce.http.app import Route, application
 
+from .output import Option
 from .statuses import CannotBegin
 from .supervisor import Member, supervised
 
@@ -42,13 +43,13 @@ def _address(
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
-metrics_option = click.option(
+metrics_option: Option = click.option(
     "--metrics",
     is_flag=True,
     help="Serve metrics for Prometheus at /metrics, to every client that reaches the port; of all"
     " processes together.",
 )
-metrics_address_option = click.option(
+metrics_address_option: Option = click.option(
     "--metrics",
     "metrics_address",
     metavar="[HOST:]PORT",

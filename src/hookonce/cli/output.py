@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import click
 from rich.console import Console
@@ -66,7 +66,10 @@ def _for_programs(context: click.Context, _: click.Parameter, as_json: bool) -> 
     return as_json
 
 
-json_option = click.option(
+Option: TypeAlias = Callable[[Any], Any]
+"""A decorator that adds an option to a command."""
+
+json_option: Option = click.option(
     "--json",
     "as_json",
     is_flag=True,
@@ -75,7 +78,7 @@ json_option = click.option(
 )
 
 
-def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def together(*options: Option) -> Option:
     """Return one decorator that adds several options to a command."""
 
     def decorated(command: Any) -> Any:

@@ -24,7 +24,7 @@ from hookonce.client import (
 from hookonce.client.connection import segment
 from hookonce.sender import API_KEY_VARIABLE, API_URL_VARIABLE
 
-from .output import cut, json_option, together
+from .output import Option, cut, json_option, together
 from .statuses import Nothing
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def _check_given(_: click.Context, __: click.Parameter, value: str | None) -> st
     return value
 
 
-service_options = together(
+service_options: Option = together(
     click.option(
         "--api-url",
         envvar=API_URL_VARIABLE,

@@ -19,6 +19,7 @@ from hookonce.stores.applications import RegisteringStore
 from hookonce.stores.protocols import InboxStore, Store
 
 from .loading import load_receivers, stand_in_secrets
+from .output import Option
 from .statuses import CannotBegin
 
 T = TypeVar("T")
@@ -31,12 +32,12 @@ into the environment variable {STORE_VARIABLE}, or into a file named by --store-
 """The help text about stores, for every group of commands that takes a store."""
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
-store_file_option = click.option(
+store_file_option: Option = click.option(
     "--store-file",
     type=_file,
     help="A file with the URL of --store. Every user of the machine can see arguments.",
 )
-endpoint_option = click.option(
+endpoint_option: Option = click.option(
     "--endpoint", help="Only at this endpoint; by default at all endpoints in the store."
 )
 

@@ -29,9 +29,10 @@ import click
 
 from hookonce.watching.process import process_name
 
+from .output import Option
 from .statuses import ENDED_BY_SIGNAL, CannotBegin, Status
 
-processes_option = click.option(
+processes_option: Option = click.option(
     "--processes",
     default=1,
     show_default=True,

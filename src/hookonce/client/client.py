@@ -114,11 +114,11 @@ class Client:
             allow_http=allow_http,
             transport=transport,
         )
-        self.channels = Channels(self._connection)
-        self.posts = Posts(self._connection)
-        self.media = MediaLibrary(self._connection)
-        self.comments = Comments(self._connection)
-        self.webhooks = Webhooks(self._connection)
+        self.channels: Channels = Channels(self._connection)
+        self.posts: Posts = Posts(self._connection)
+        self.media: MediaLibrary = MediaLibrary(self._connection)
+        self.comments: Comments = Comments(self._connection)
+        self.webhooks: Webhooks = Webhooks(self._connection)
 
     def __repr__(self) -> str:
         return f"Client({self._connection.base_url!r})"

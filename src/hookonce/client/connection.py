@@ -131,7 +131,7 @@ class Connection:
         allow_http: bool,
         transport: httpx2.AsyncBaseTransport | None,
     ) -> None:
-        self.base_url = base_url.rstrip("/").removesuffix("/v1")  # each operation adds /v1
+        self.base_url: str = base_url.rstrip("/").removesuffix("/v1")  # each operation adds /v1
         self._allow_http = allow_http
         base = urlsplit(self.base_url)
         self._host, self._scheme = base.hostname or "", base.scheme

@@ -129,10 +129,10 @@ class ApiError(ClientError):
         self.method = method
         self.path = path
         self.status = status
-        self.code = body.code
+        self.code: str = body.code
         self.kind: str = body.kind
-        self.message = body.message
-        self.hint = body.hint
+        self.message: str = body.message
+        self.hint: str | None = body.hint
         self.details: JsonValue = body.details
         self.retry_after_seconds = retry_after_seconds
 

@@ -61,7 +61,7 @@ class Attempts:
         )
         self._sending: asyncio.Task[None] | None = None
         self.tally = Tally()
-        self.accepting = True
+        self.accepting: bool = True
 
     @property
     def overdue(self) -> tuple[str, ...]:

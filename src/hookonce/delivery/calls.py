@@ -147,7 +147,7 @@ class Calls:
         self._timeout_seconds = timeout_seconds
         self._loop = loop
         self.under_way: list[Call] = []
-        self.is_stopping = False
+        self.is_stopping: bool = False
 
     def enforce_limits(self, now: float, log_fields: LogFields) -> None:
         """Cancel the calls whose time is over; ``now`` is in the event loop's time."""

@@ -38,7 +38,7 @@ class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
 
     def __init__(self, database: str | PathLike[str], **options: Unpack[LedgerOptions]) -> None:
         super().__init__(SQLITE_PLACEHOLDERS, **options)
-        self.databases = (database,)
+        self.databases: tuple[str | PathLike[str]] = (database,)
         self._file = fspath(database)
 
     @asynccontextmanager

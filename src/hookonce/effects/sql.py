@@ -62,7 +62,7 @@ class _InTables(ABC, Generic[T]):
         clock: Clock = system_clock,
     ) -> None:
         check_table(table)
-        self.retention_seconds = check_retention(retention)
+        self.retention_seconds: float = check_retention(retention)
         self._placeholders = placeholders
         self._table = table
         self._clock = clock

@@ -88,20 +88,22 @@ class Statements:
             begun, is_own = f"{begun} + pg_backend_pid()", " AND age(xmin) <= 0"
 
         first_three = (*placeholders[: len(keys)], begun)
-        self.begin = f"INSERT{ignore} INTO {table} {_values(EFFECTS, first_three)}{otherwise}"
+        self.begin: str = f"INSERT{ignore} INTO {table} {_values(EFFECTS, first_three)}{otherwise}"
         moment, *rest = placeholders
-        self.finish = (
+        self.finish: str = (
             f"UPDATE {table} SET recorded_at = {moment}"
             f" WHERE {_equal(keys, rest)} AND recorded_at = {begun}{is_own}"
         )
-        self.insert = f"INSERT{ignore} INTO {table} {_values(EFFECTS, placeholders)}{otherwise}"
+        self.insert: str = (
+            f"INSERT{ignore} INTO {table} {_values(EFFECTS, placeholders)}{otherwise}"
+        )
         is_effect = _equal(keys, placeholders)
-        self.is_done = f"SELECT 1 FROM {table} WHERE {is_effect} AND recorded_at < {_BEGUN}"
-        self.is_ours = f"{self.is_done}{is_own}"
+        self.is_done: str = f"SELECT 1 FROM {table} WHERE {is_effect} AND recorded_at < {_BEGUN}"
+        self.is_ours: str = f"{self.is_done}{is_own}"
 
         advance = _advance_in_mysql if dialect == "mysql" else _advance
         values = _values(WATERMARKS, placeholders)
-        self.advance = {
+        self.advance: dict[bool, str] = {
             drop_ties: advance(watermarks, values, drop_ties) for drop_ties in (False, True)
         }
         self.is_advanced: str | None = None
@@ -109,11 +111,11 @@ class Statements:
             is_this = _equal([name for name in WATERMARKS if name != "recorded_at"], placeholders)
             self.is_advanced = f"SELECT 1 FROM {watermarks} WHERE {is_this} FOR UPDATE"
 
-        self.prune = (
+        self.prune: tuple[str, str] = (
             _prune(dialect, table, keys, placeholders),
             _prune(dialect, watermarks, keys_of(WATERMARKS), placeholders),
         )
-        self.erase = (
+        self.erase: tuple[str, str] = (
             f"DELETE FROM {table} WHERE {is_effect}",
             f"DELETE FROM {watermarks} WHERE {_equal(keys_of(WATERMARKS), placeholders)}",
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     AwareDatetime,
@@ -36,7 +36,7 @@ _DAY_MINUTES = 24 * 60
 class Described(BaseModel):
     """Base class of the parts of a description; refuses unknown fields."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid",
         allow_inf_nan=False,
         frozen=True,

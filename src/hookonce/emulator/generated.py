@@ -129,7 +129,7 @@ class EventGenerator:
     ) -> None:
         self._random = seed if isinstance(seed, Random) else Random(seed)  # noqa: S311 - no secrets
         self._clock = clock
-        self.channels = tuple(channels) or tuple(
+        self.channels: tuple[Channel, ...] = tuple(channels) or tuple(
             Channel(
                 id=channel_id,
                 platform=platform,

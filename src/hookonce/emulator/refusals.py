@@ -49,7 +49,9 @@ class RefusedError(Exception):
     ) -> None:
         super().__init__(code)
         self.status = status
-        self.body = ErrorBody(code=code, kind=kind, message=message, hint=hint, details=details)
+        self.body: ErrorBody = ErrorBody(
+            code=code, kind=kind, message=message, hint=hint, details=details
+        )
         self.headers = headers
 
 

@@ -53,6 +53,7 @@ from .storage import Storage
 from .timeline import FrozenTime, ServiceTime, Timeline, TimeSource
 from .transport import InProcess, Transport
 from .wire import Wire
+from .workspace import WorkspaceState
 from .workspace_data import WorkspaceData, empty_workspace, fill
 
 Target: TypeAlias = ASGIApp | str
@@ -147,7 +148,7 @@ class EmulatedService:
         if service is None and isinstance(target, Receiver):
             service = target.service
         service = service or _SERVICE
-        self.seed = randbits(32) if seed is None else seed
+        self.seed: int = randbits(32) if seed is None else seed
         self._random = Random(f"{self.seed}:ids")  # noqa: S311 - ids are no secrets
         self._flows = speed is not None
         self._time = ServiceTime(clock, speed or 1.0)
@@ -160,9 +161,11 @@ class EmulatedService:
         self._on_rotation = on_rotation
         data = data or WorkspaceData()
         workspace_id = f"ws_{self._random.randbytes(8).hex()}"
-        self.workspace = empty_workspace(data, workspace_id, plan=plan, service=service)
+        self.workspace: WorkspaceState = empty_workspace(
+            data, workspace_id, plan=plan, service=service
+        )
         self._faults = Faults()
-        self.faults = FaultInjection(self.workspace.channels, self._faults)
+        self.faults: FaultInjection = FaultInjection(self.workspace.channels, self._faults)
         wire = Wire(
             self._transport,
             self._time,
@@ -188,7 +191,7 @@ class EmulatedService:
             emit=self._emit_data,
             seed=self.seed,
         )
-        self.app = App(
+        self.app: App = App(
             self.workspace, self._publishing, timeline=self._timeline, emit=self._emit_data
         )
         backend = Backend(

@@ -51,8 +51,10 @@ class InboxIntake:
         self._store = store
         self._waiting = waiting
         self._settings = settings
-        self.embedded = settings.embedded
-        self.worker = Worker(dependencies, store=store, settings=settings, attempts=attempts)
+        self.embedded: bool = settings.embedded
+        self.worker: Worker = Worker(
+            dependencies, store=store, settings=settings, attempts=attempts
+        )
         self._look: asyncio.Task[None] | None = None
         self._next_look = 0.0
 

@@ -80,7 +80,7 @@ class PrometheusObserver(Observer):
     def __init__(
         self, registry: CollectorRegistry | None = None, *, clock: Clock = system_clock
     ) -> None:
-        self.registry = CollectorRegistry() if registry is None else registry
+        self.registry: CollectorRegistry = CollectorRegistry() if registry is None else registry
         self._clock = clock
         self._metrics = Metrics(self.registry)
         self._receivers: dict[str, Receiver] = {}

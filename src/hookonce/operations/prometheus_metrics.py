@@ -75,138 +75,146 @@ class Metrics:
         latest = partial(gauge, among_processes="max")
         current = partial(gauge, among_processes="mostrecent")
 
-        self.deliveries = counter(
+        self.deliveries: Children[Counter] = counter(
             "deliveries_total",
             "Requests answered, by event type, HTTP status and reason.",
             *("endpoint", "event_type", "status", "reason"),
         )
-        self.requests = counter(
+        self.requests: Children[Counter] = counter(
             "http_requests_total",
             "Requests to hookonce serve, by what answered: a receiver, the server itself (health,"
             " metrics, inspector), your application, or nothing (unknown; misdirected if it was a"
             " delivery).",
             *("kind", "status"),
         )
-        self.answers = histogram(
+        self.answers: Children[Histogram] = histogram(
             "answer_duration_seconds",
             "Time from a request to its answer; the sender gives up at 10 s.",
             "endpoint",
             buckets=_ANSWER_BUCKETS,
         )
-        self.last_success = latest(
+        self.last_success: Children[Gauge] = latest(
             "last_success_timestamp_seconds",
             "Time of the last delivery answered with a 2xx, without test events.",
             "endpoint",
         )
-        self.last_failure = latest(
+        self.last_failure: Children[Gauge] = latest(
             "last_failure_timestamp_seconds",
             "Time of the last delivery answered without a 2xx, without test events.",
             "endpoint",
         )
-        self.matches = counter(
+        self.matches: Children[Counter] = counter(
             "secret_matches_total",
             "Genuine deliveries, by the index of the secret that matched (0 is the first) and by"
             " the number of signatures (2 during a rotation).",
             *("endpoint", "secret_index", "signatures"),
         )
-        self.last_match = latest(
+        self.last_match: Children[Gauge] = latest(
             "secret_last_match_timestamp_seconds",
             "Time of the last delivery that matched a secret, by its index (0 is the first).",
             *("endpoint", "secret_index"),
         )
-        self.skew = current(
+        self.skew: Children[Gauge] = current(
             "clock_skew_seconds",
             "This machine's clock minus the signed timestamp of the last genuine delivery.",
             "endpoint",
         )
-        self.handlers = histogram(
+        self.handlers: Children[Histogram] = histogram(
             "handler_duration_seconds",
             "Duration of handlers, by result.",
             *("endpoint", "handler", "result"),
             buckets=_HANDLER_BUCKETS,
         )
-        self.skipped = counter(
+        self.skipped: Children[Counter] = counter(
             "skipped_handlers_total",
             "Handlers that did not run, because they had handled a newer event (stale) or the same"
             " event (done).",
             *("endpoint", "handler", "reason"),
         )
-        self.blocked = counter(
+        self.blocked: Children[Counter] = counter(
             "loop_blocked_seconds_total",
             "Time for which async handlers blocked the event loop.",
             *("endpoint", "handler"),
         )
-        self.enqueues = counter(
+        self.enqueues: Children[Counter] = counter(
             "inbox_enqueues_total",
             "Deliveries offered to the inbox, by result: stored, already known (waiting, done,"
             " dead), or refused (full).",
             *("endpoint", "result"),
         )
-        self.fetched = counter(
+        self.fetched: Children[Counter] = counter(
             "inbox_fetched_total",
             "Events that workers fetched from the inbox; each fetch begins an attempt.",
             "endpoint",
         )
-        self.waits = histogram(
+        self.waits: Children[Histogram] = histogram(
             "inbox_wait_seconds",
             "Time from a delivery to the first attempt by a worker.",
             "endpoint",
             buckets=_WAIT_BUCKETS,
         )
-        self.retried = counter(
+        self.retried: Children[Counter] = counter(
             "retried_events_total",
             "Failed attempts after which the event waits in the inbox for the next attempt.",
             *("endpoint", "event_type"),
         )
-        self.deferred = counter(
+        self.deferred: Children[Counter] = counter(
             "deferred_events_total",
             "Events returned to the inbox because another event holds their key lock; no attempt is"
             " counted.",
             "endpoint",
         )
-        self.buried = counter(
+        self.buried: Children[Counter] = counter(
             "buried_events_total",
             "Events that became dead letters.",
             *("endpoint", "event_type", "reason"),
         )
-        self.batch_calls = histogram(
+        self.batch_calls: Children[Histogram] = histogram(
             "store_batch_calls",
             "Number of calls that a store wrote in one batch.",
             "store",
             buckets=_BATCH_SIZES,
         )
-        self.batch_duration = histogram(
+        self.batch_duration: Children[Histogram] = histogram(
             "store_batch_duration_seconds",
             "Duration of a store's batch.",
             "store",
             buckets=_BATCH_BUCKETS,
         )
-        self.store_up = current(
+        self.store_up: Children[Gauge] = current(
             "store_up",
             "1 if the store answered the last request for statistics, and failed no delivery in the"
             " last 10 s; else 0.",
             "endpoint",
         )
-        self.secrets = current(
+        self.secrets: Children[Gauge] = current(
             "secrets", "Number of secrets in force; 0 if they cannot be used.", "endpoint"
         )
-        self.secret_missing = latest(
+        self.secret_missing: Children[Gauge] = latest(
             "rotation_secret_missing",
             "1 while deliveries carry two signatures but only one of their secrets is configured.",
             "endpoint",
         )
-        self.depth = current(
+        self.depth: Children[Gauge] = current(
             "inbox_events", "Events in the inbox, including events in flight.", "endpoint"
         )
-        self.bytes = current("inbox_bytes", "Total size of the bodies in the inbox.", "endpoint")
-        self.oldest_age = current(
+        self.bytes: Children[Gauge] = current(
+            "inbox_bytes", "Total size of the bodies in the inbox.", "endpoint"
+        )
+        self.oldest_age: Children[Gauge] = current(
             "inbox_oldest_age_seconds",
             "Age of the oldest event in the inbox; 0 if the inbox is empty.",
             "endpoint",
         )
-        self.in_flight = current("in_flight_events", "Events being handled.", "endpoint")
-        self.dead = current("dead_letters", "Dead letters in the store.", "endpoint")
-        self.workers = current("workers", "Workers that recently asked for events.", "endpoint")
+        self.in_flight: Children[Gauge] = current(
+            "in_flight_events", "Events being handled.", "endpoint"
+        )
+        self.dead: Children[Gauge] = current(
+            "dead_letters", "Dead letters in the store.", "endpoint"
+        )
+        self.workers: Children[Gauge] = current(
+            "workers", "Workers that recently asked for events.", "endpoint"
+        )
 
     def show(self, endpoint: str, stats: StoreStats) -> None:
         of_endpoint = (endpoint,)

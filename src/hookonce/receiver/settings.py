@@ -35,7 +35,9 @@ class HiddenSecrets:
 
     def __init__(self, secrets: SecretSource) -> None:
         known = secrets_of(secrets)
-        self.source = secrets if isinstance(secrets, SecretsProvider) else known
+        self.source: SecretsProvider | tuple[str, ...] = (
+            secrets if isinstance(secrets, SecretsProvider) else known
+        )
 
 
 class Changes(TypedDict, total=False):

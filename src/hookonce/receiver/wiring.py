@@ -61,15 +61,15 @@ class Wiring:
         verifier = PartsVerifier(
             settings.secrets.source, tolerance=settings.tolerance_seconds, clock=clock
         )
-        self.rotation = RotationWatch(settings.current_secrets, clock)
-        self.disabling = DisableWatch(clock)
-        self.refusals = RefusalWatch(clock)
+        self.rotation: RotationWatch = RotationWatch(settings.current_secrets, clock)
+        self.disabling: DisableWatch = DisableWatch(clock)
+        self.refusals: RefusalWatch = RefusalWatch(clock)
         store_failures = StoreFailures()
-        self.answers = AnswerWatch(
+        self.answers: AnswerWatch = AnswerWatch(
             self.rotation, self.disabling, self.refusals, store_failures, clock
         )
         attempts = () if settings.inbox is None else (AttemptLog(clock),)
-        self.observers = Observers([self.answers, *attempts, *observers])
+        self.observers: Observers = Observers([self.answers, *attempts, *observers])
         inbox_store = store if settings.inbox and isinstance(store, InboxStore) else None
         dependencies = Dependencies(
             endpoint=settings.endpoint,
@@ -83,7 +83,7 @@ class Wiring:
         )
         if isinstance(store, BatchingStore):
             store.flushes.add(self._note_flush)
-        self.attempts = Attempts(dependencies)
+        self.attempts: Attempts = Attempts(dependencies)
         self.intake: InboxIntake | None = None
         self.waiting: WaitingEvents | None = None
         if settings.inbox is not None and inbox_store is not None:
@@ -95,12 +95,12 @@ class Wiring:
                 settings=settings.inbox,
                 attempts=self.attempts,
             )
-        self.ignored = IgnoredTypes(
+        self.ignored: IgnoredTypes = IgnoredTypes(
             store if isinstance(store, ReconcilingStore) else None,
             settings.endpoint,
             limits.store_seconds,
         )
-        self.pipeline = Pipeline(
+        self.pipeline: Pipeline = Pipeline(
             dependencies,
             verifier=verifier,
             service=settings.service,
@@ -108,13 +108,13 @@ class Wiring:
             intake=self.intake,
             ignored=self.ignored,
         )
-        self.dead = DeadLetters(dependencies, store=store, attempts=self.attempts)
+        self.dead: DeadLetters = DeadLetters(dependencies, store=store, attempts=self.attempts)
         registration = Registration(
             store if isinstance(store, RegisteringStore) else None,
             settings.endpoint,
             self._application,
         )
-        self.readiness = ReadinessCheck(
+        self.readiness: ReadinessCheck = ReadinessCheck(
             dependencies,
             self.attempts,
             store=store,
@@ -138,7 +138,7 @@ class Wiring:
             self.attempts,
             None if settings.inbox is None else settings.inbox.concurrency,
         )
-        self.lifetime = Lifetime(
+        self.lifetime: Lifetime = Lifetime(
             dependencies=dependencies,
             attempts=self.attempts,
             store=store,

@@ -50,7 +50,7 @@ class ApiPort:
         self._key = f"example_sk_{token_hex(20)}"
         self._open = ExitStack()
         self._behind: tuple[ASGIApp, VirtualLoop, str] | None = None
-        self.requests = 0
+        self.requests: int = 0
 
     def __enter__(self) -> Self:
         server = _Server(self)

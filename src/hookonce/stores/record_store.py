@@ -259,7 +259,7 @@ class RecordStore(StepStore):
     def __init__(
         self, *, retention: float | timedelta = DEFAULT_RETENTION, clock: Clock = system_clock
     ) -> None:
-        self.retention_seconds = check_retention(retention)
+        self.retention_seconds: float = check_retention(retention)
         self._clock = clock
 
     @abstractmethod

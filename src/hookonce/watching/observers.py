@@ -43,7 +43,7 @@ class Observers:
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self._listeners: dict[object, list[_Listener]] = {}
-        self.look_closely = False
+        self.look_closely: bool = False
         for observer in observers:
             self.add(observer)
 

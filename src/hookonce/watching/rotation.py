@@ -75,7 +75,8 @@ class RotationWatch:
         self._signed_twice_at = 0
         # The arrival of each event whose second signature is by an unknown secret, by event id.
         self._half_known: dict[str, float] = {}
-        self._next_look = self._next_log = self.quiet_until = 0.0
+        self._next_look = self._next_log = 0.0
+        self.quiet_until: float = 0.0
 
     def last_matched(self) -> tuple[float | None, ...]:
         """Return when each secret in force last verified a delivery, in Unix seconds.

@@ -8,7 +8,7 @@ null".
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -29,7 +29,9 @@ from ..storage import ACCEPTED
 class Body(BaseModel):
     """The body of a request; it accepts wire names only."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, alias_generator=to_camel)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        strict=True, allow_inf_nan=False, alias_generator=to_camel
+    )
 
 
 _Events = Annotated[list[Annotated[str, one_of(SUBSCRIBABLE)]], Field(min_length=1)]
@@ -133,7 +135,7 @@ class ReplyBody(Body):
 
 
 class _Query(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel)
+    model_config: ClassVar[ConfigDict] = ConfigDict(alias_generator=to_camel)
 
 
 class ChannelQuery(_Query):

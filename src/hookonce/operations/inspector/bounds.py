@@ -69,7 +69,7 @@ class Bounded(Generic[K, V]):
         self._count = count
         self._size = size
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
-        self.bytes = 0
+        self.bytes: int = 0
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -76,8 +76,8 @@ class Journal(StepObserver):
         # Follow twice as many events as deliveries are kept: some have no answered delivery yet.
         self._most_followed = 2 * bounds.deliveries
         self._last_number = 0
-        self.series = Series()
-        self.version = 0
+        self.series: Series = Series()
+        self.version: int = 0
 
     def newest_first(self) -> Iterator[Seen]:
         """Yield all requests, newest first, genuine or not."""

@@ -65,8 +65,8 @@ class Redactor:
 
     def __init__(self, rules: Redaction) -> None:
         self.rules = rules
-        self.has_hidden = False
-        self.is_complete = True
+        self.has_hidden: bool = False
+        self.is_complete: bool = True
         self._grams: set[str] = set()
         self._short: set[str] = set()
         self._letters_left = _MOST_LETTERS

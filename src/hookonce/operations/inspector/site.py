@@ -90,8 +90,8 @@ class Site:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="hookonce-inspector")
         self._large_page = asyncio.Lock()
         self._waiting_pages = 0
-        self.pages = Pages()
-        self.live = Live(self._journal, bounds, look=self._others.look)
+        self.pages: Pages = Pages()
+        self.live: Live = Live(self._journal, bounds, look=self._others.look)
         receiver.observe(self._journal, of=self._journal.followed)
 
     def routes(self) -> list[Route]:

@@ -76,7 +76,7 @@ class Bench:
     def __init__(self, make: MakeStore, *, shares_data: bool = True) -> None:
         if not __debug__:
             raise RuntimeError("the rules are assert statements; run Python without -O")
-        self.clock = ManualClock(START)
+        self.clock: ManualClock = ManualClock(START)
         self.shares_data = shares_data
         self._make = make
         self._opened: list[Store] = []
@@ -167,12 +167,12 @@ class Group:
         self.rules.append(rule)
 
 
-every_store = Group()
-with_bodies = Group()
-with_inbox = Group()
-with_activity = Group()
-with_applications = Group()
-with_reconciling = Group()
+every_store: Group = Group()
+with_bodies: Group = Group()
+with_inbox: Group = Group()
+with_activity: Group = Group()
+with_applications: Group = Group()
+with_reconciling: Group = Group()
 
 
 @contextmanager

@@ -47,12 +47,12 @@ class Session:
         self._safety = settings.safety
         self.servers = settings.place.connect()
         self._formats = settings.formats
-        self.shards = [
+        self.shards: list[Shard] = [
             Shard(base, self.servers, flushed, settings, self._agree if number else None)
             for number, base in enumerate(settings.bases)
         ]
-        self.fetching = Fetching(self.shards)
-        self.listener = Listener(self.servers, settings.channel, self.is_due)
+        self.fetching: Fetching = Fetching(self.shards)
+        self.listener: Listener = Listener(self.servers, settings.channel, self.is_due)
 
     @property
     def is_ours(self) -> bool:

@@ -73,7 +73,7 @@ class Shard:
         settings: RedisSettings,
         agree: Callable[[], Awaitable[None]] | None,
     ) -> None:
-        self.now = 0.0
+        self.now: float = 0.0
         self._agree = agree
         self._base = base
         self._servers = servers

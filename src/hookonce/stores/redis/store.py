@@ -81,7 +81,7 @@ class RedisStore(RedisReports, RedisReconciling):
     """
 
     keeps_bodies = True
-    formats = codec.FORMATS
+    formats: tuple[int, ...] = codec.FORMATS
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class RedisStore(RedisReports, RedisReconciling):
         finally:
             # The URL may hold a password, and error trackers upload local variables.
             del client_or_url
-        self.retention_seconds = self._settings.retention
-        self.flushes = Flushes()
+        self.retention_seconds: float = self._settings.retention
+        self.flushes: Flushes = Flushes()
         self._running: Session | None = None
         self._logged: set[str] = set()
 

@@ -94,7 +94,7 @@ class ClaimsTable:
     def __init__(self, retention_seconds: float, clock: Clock) -> None:
         self._retention_seconds = retention_seconds
         self.clock = clock
-        self.uptime = uptime if clock is system_clock else clock
+        self.uptime: Clock = uptime if clock is system_clock else clock
 
     def moment(self) -> Moment:
         """Return the current time, as the steps of ``life`` take it."""

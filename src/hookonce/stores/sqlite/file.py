@@ -70,7 +70,8 @@ class OpenFile:
         self._check = check
         # SQLite creates the log beside the target of a link.
         self._resolved = Path(os.path.realpath(path))
-        self.log, self._index = log_of(path), Path(f"{self._resolved}-shm")
+        self.log: Path = log_of(path)
+        self._index = Path(f"{self._resolved}-shm")
         if creates:
             _check_link(path)
             create_private(self._resolved)
@@ -81,7 +82,7 @@ class OpenFile:
         opening = Guard(files_of(self._resolved))
         try:
             check_alone(str(self._resolved))
-            self.connection = apsw.Connection(str(self._resolved), flags=flags)
+            self.connection: apsw.Connection = apsw.Connection(str(self._resolved), flags=flags)
             try:
                 prepare(self.connection)
                 self._own = self._identified()

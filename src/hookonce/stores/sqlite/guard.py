@@ -45,7 +45,7 @@ class Guard:
     ) -> None:
         _install_hook()
         self.connection = connection
-        self.files = frozenset(file for file in files if file is not None)
+        self.files: frozenset[Identity] = frozenset(file for file in files if file is not None)
         _guards.add(self)
 
     def release(self) -> None:

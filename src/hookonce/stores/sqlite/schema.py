@@ -251,7 +251,7 @@ class FileFormat:
     """
 
     def __init__(self, known: tuple[int, ...], now: Callable[[], float]) -> None:
-        self.number = known[-1]
+        self.number: int = known[-1]
         self._known = known
         self._now = now
         self._noted_at: float | None = None

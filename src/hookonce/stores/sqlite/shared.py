@@ -32,11 +32,11 @@ class SharedFile:
         self, path: Path, retention_seconds: float, clock: Clock, formats: tuple[int, ...]
     ) -> None:
         self.path = path
-        self.claims = ClaimsTable(retention_seconds, clock)
-        self.inbox = InboxTable(self.claims)
-        self.upkeep = Upkeep(self.claims)
-        self.format = FileFormat(formats, self.claims.uptime)
-        self.writer = Writer(path, self.upkeep.continue_walk, self.format)
+        self.claims: ClaimsTable = ClaimsTable(retention_seconds, clock)
+        self.inbox: InboxTable = InboxTable(self.claims)
+        self.upkeep: Upkeep = Upkeep(self.claims)
+        self.format: FileFormat = FileFormat(formats, self.claims.uptime)
+        self.writer: Writer = Writer(path, self.upkeep.continue_walk, self.format)
 
 
 _lock = threading.Lock()

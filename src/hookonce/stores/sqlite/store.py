@@ -80,13 +80,13 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         retention: float | timedelta = DEFAULT_RETENTION,
         clock: Clock = system_clock,
     ) -> None:
-        self.retention_seconds = check_retention(retention)
+        self.retention_seconds: float = check_retention(retention)
         path = Path(path).absolute()  # the working folder may change later
         self._file = shared_file(path, self.retention_seconds, clock, self.formats)
         self._claims, self._inbox = self._file.claims, self._file.inbox
         self._looked: dict[str, tuple[int, int] | None] = {}
-        self.path = path.resolve()
-        self.flushes = Flushes()
+        self.path: Path = path.resolve()
+        self.flushes: Flushes = Flushes()
         self._logged: set[str] = set()
 
     def __str__(self) -> str:

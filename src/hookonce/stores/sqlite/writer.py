@@ -126,7 +126,7 @@ class Writer:
     """
 
     def __init__(self, path: Path, maintenance: Maintenance, file_format: FileFormat) -> None:
-        self.log = log_of(path)
+        self.log: Path = log_of(path)
         self._path = path
         self._maintenance = maintenance
         self._format = file_format
