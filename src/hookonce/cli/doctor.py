@@ -30,7 +30,10 @@ from hookonce.operations.doctor import (
 )
 from hookonce.operations.doctor.findings import error_text, fault
 from hookonce.operations.doctor.readiness import readiness_findings
+from hookonce.operations.doctor.service_user import ServiceUser, is_root, user_findings
 from hookonce.operations.doctor.site import examine_site
+from hookonce.receiver.receiver import secrets_files
+from hookonce.stores.sqlite import SQLiteStore
 
 from .ending import end_with_its_threads
 from .health import ask
@@ -54,10 +57,24 @@ _STYLES = {Level.OK: "green", Level.NOTE: "", Level.WARNING: "yellow", Level.FAU
     help="The URL of /readyz, by default on the host of --url. A proxy usually hides it: name the"
     " server's own address.",
 )
+@click.option(
+    "--user",
+    "user_name",
+    metavar="NAME",
+    help="For root: the service's user, whose rights to read the secrets and write the store the"
+    " doctor checks. By default the user of a process that has the store open, or else the owner of"
+    " the store's folder.",
+)
 @factory_option
 @json_option
 def doctor(
-    target: str, url: str | None, health_url: str | None, *, factory: bool, as_json: bool
+    target: str,
+    url: str | None,
+    health_url: str | None,
+    user_name: str | None,
+    *,
+    factory: bool,
+    as_json: bool,
 ) -> None:
     """Look for faults of MODULE:RECEIVER, and name the fix of each.
 
@@ -70,11 +87,14 @@ def doctor(
     It also repeats the problems and warnings of the server's /readyz, which the server shows to
     requests with $HOOKONCE_HEALTH_TOKEN as a bearer token.
 
+    Root may read and write everything. So when root runs the doctor, it also checks what the
+    service's user may do.
+
     Exits 0 without a fault, even with warnings; 1 with a fault; 2 for wrong arguments.
 
     For example: hookonce doctor app.main:app --url https://hooks.example.com/webhooks
     """
-    host = _host_of(url)
+    host, user = _host_of(url), _named_user(user_name)
     output = Output(as_json=as_json)
     # No log: the findings report the errors.
     logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)
@@ -88,7 +108,11 @@ def doctor(
         else:
             # Ask before the test deliveries, because they change what /readyz reports.
             said = None if url is None else _ask_readiness(url, health_url)
+            # Check files before the doctor opens the store.
+            rights = [_user_findings(subject.receiver, user) for subject in subjects]
             found = asyncio.run(_examine(subjects, url, host))
+            for (_, findings), more in zip(found, rights, strict=True):
+                findings.extend(more)
             found[0][1].extend(endpoint_findings(subjects))
             found[0][1].extend(router_findings(target.partition(":")[0]))
             if said is not None:
@@ -106,6 +130,25 @@ def _ask_readiness(url: str, health_url: str | None) -> tuple[str, object]:
     with contextlib.suppress(httpx2.HTTPError, httpx2.InvalidURL, ValueError):
         return health_url, ask(health_url).json()
     return health_url, None
+
+
+def _named_user(name: str | None) -> ServiceUser | None:
+    """Return the user of --user, or exit with a usage error."""
+    if name is None:
+        return None
+    if not is_root():
+        raise click.UsageError("--user is for root: another user can check only its own rights")
+    try:
+        return ServiceUser.of(name, "named by --user")
+    except LookupError:
+        raise click.BadParameter(f"--user: there is no user {name!r}") from None
+
+
+def _user_findings(receiver: Receiver, user: ServiceUser | None) -> list[Finding]:
+    if not is_root():
+        return []
+    database = receiver.store.path if isinstance(receiver.store, SQLiteStore) else None
+    return user_findings(secrets_files(receiver), database, user)
 
 
 def _host_of(url: str | None) -> str:

@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from copy import copy as shallow_copy
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 
@@ -46,6 +47,7 @@ from ..stores.reconciling import ReconcilingStore
 from ..stores.time_limit import within
 from ..stores.values import StoreStats
 from ..verification.headers import RawHeaders
+from ..verification.providers import FileSecrets
 from ..verification.secrets import SecretSource
 from ..verification.signature import DEFAULT_TOLERANCE, sign
 from ..watching.disabling import FailureStreak
@@ -614,6 +616,12 @@ class Receiver(Router):
 
 
 # The functions below are for adapters and tools of this package, not for users.
+
+
+def secrets_files(receiver: Receiver) -> tuple[Path, ...]:
+    """Return the files that a receiver reads its secrets from; none with another provider."""
+    source = receiver._wiring.settings.secrets.source
+    return source.paths if isinstance(source, FileSecrets) else ()
 
 
 def note_unread(receiver: Receiver, outcome: Outcome, seconds: float) -> None:

@@ -86,6 +86,11 @@ class FileSecrets:
         self._version = self._look()
         self._secrets = self._read()
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The paths of the files, newest secrets first."""
+        return self._paths
+
     def current(self) -> tuple[str, ...]:
         """Return the secrets that are in the files now, newest first."""
         version = self._look()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import shutil
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path, PurePath
 
@@ -142,14 +143,6 @@ def missing_finding(database: Path, *, served: bool) -> Finding | None:
 def _deleted_file_findings(database: Path) -> list[Finding]:
     """Return a fault for each process that still uses a deleted or replaced database file."""
     gone = {f"{database}{suffix} (deleted)" for suffix in ("", "-wal")}
-    holders: dict[str, Path] = {}
-    for folder in PROCESSES.glob("[0-9]*/fd"):
-        for link in _links_in(folder):
-            try:
-                if os.readlink(link) in gone:
-                    holders.setdefault(folder.parent.name, link)
-            except OSError:  # the process has closed the file, or belongs to another user
-                continue
     return [
         fault(
             DELETED,
@@ -157,8 +150,21 @@ def _deleted_file_findings(database: Path) -> list[Finding]:
             " a restart loses what it writes",
             f"restore the right file and restart the process; {link} is the lost file",
         )
-        for holder, link in sorted(holders.items())
+        for holder, link in processes_with(gone)
     ]
+
+
+def processes_with(files: Collection[str]) -> list[tuple[str, Path]]:
+    """Return the number of each process that has one of these files open, with the link to it."""
+    holders: dict[str, Path] = {}
+    for folder in PROCESSES.glob("[0-9]*/fd"):
+        for link in _links_in(folder):
+            try:
+                if os.readlink(link) in files:
+                    holders.setdefault(folder.parent.name, link)
+            except OSError:  # the process has closed the file, or belongs to another user
+                continue
+    return sorted(holders.items())
 
 
 def _links_in(folder: Path) -> list[Path]:
