@@ -94,7 +94,7 @@ def demo(
 
 
 class _Demonstration:
-    """A receiver, a sender, and the log of what happens between them."""
+    """A receiver, a sender, and the log of the deliveries between them."""
 
     def __init__(self, store: Store, output: Output, *, with_inbox: bool) -> None:
         self._output = output

@@ -9,7 +9,7 @@ import click
 
 
 class FiniteRange(click.FloatRange):
-    """A finite number within bounds; click's own range also accepts ``nan``."""
+    """A finite number within bounds; unlike click's own range, it refuses ``nan``."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

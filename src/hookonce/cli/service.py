@@ -29,7 +29,7 @@ from .statuses import Nothing
 
 T = TypeVar("T")
 
-# The most characters of an error's details in a message: their size depends on the error.
+# The most characters of an error's details in a message; some errors have very long details.
 _MAX_DETAILS = 500
 
 

@@ -162,7 +162,7 @@ def named_store(url: str) -> InboxStore:
 
 
 def with_store(url: str, use: Callable[[InboxStore], Awaitable[T]]) -> T:
-    """Return what ``use`` returns for the store; exit with an error if the store fails."""
+    """Return the result of ``use`` for the store; exit with an error if the store fails."""
     store = named_store(url)
     use_existing(store)
 

@@ -534,7 +534,7 @@ def _refused(operation: Operation, answer: _Answer, key: str) -> _Failure:
 
 
 def _key_sent(request: httpx2.Request) -> str:
-    """Return the key from a request's headers; the provider may have changed its key since."""
+    """Return the key from a request's headers, because the provider may have a new key by now."""
     return request.headers["authorization"].removeprefix("Bearer ")
 
 

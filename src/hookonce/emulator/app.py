@@ -1,4 +1,4 @@
-"""What people do in the service's app: actions without a documented path.
+"""The actions of people in the service's app, which have no documented path.
 
 The interface names approving, rejecting, rescheduling and retrying posts, and reconnecting channels
 in the app; it shows no operation for these (Endpoints: Gaps).
@@ -20,7 +20,7 @@ from .workspace import WorkspaceState
 
 
 class App:
-    """The app of an emulated service: each method is what a person does there.
+    """The app of an emulated service: each method is an action of a person in the app.
 
     Get it from ``EmulatedService.app``.
 

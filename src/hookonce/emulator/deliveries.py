@@ -1,4 +1,4 @@
-"""Deliveries: plans their attempts, and decides by each answer what happens next.
+"""Plans the attempts of deliveries, and decides the next step after each answer.
 
 Delivery is at least once: an attempt without an answer counts as failed, whatever the receiver has
 done with the event.

@@ -30,7 +30,7 @@ ACCEPTED = (
 """The accepted media types (interface, Resources: Media)."""
 
 ADDRESS_SECONDS = 3600.0
-"""How long an upload address is valid; the interface does not show it."""
+"""How long an upload address is valid: the emulator's choice, as the interface does not show it."""
 _HEIC_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"})
 _UPLOAD_HEADER = "x-storage-upload"
 

@@ -12,7 +12,7 @@ _ENUMS = {"Enum", "StrEnum", "IntEnum"}
 
 
 def class_signature(cls: Class) -> str:
-    """Return a class's parameters; an enumeration's values; a protocol's call."""
+    """Return the parameters of a class, the values of an enumeration, or the call of a protocol."""
     if cls.bases & _ENUMS:
         return ": " + ", ".join(_values(cls.node))
     if (call := protocol_call(cls)) is not None:

@@ -254,7 +254,7 @@ class Worker:
 
 
 def _log_error(text: str, fetched: Fetched, *faults: object) -> None:
-    """Log an error; the text has places for the event's key and for each fault."""
+    """Log an error, with a text that has placeholders for the event's key and for each fault."""
     _log.error(text, fetched.claim.key, *faults, extra=_log_fields(fetched))
 
 

@@ -86,7 +86,7 @@ _handler: ContextVar[_HandlerSpan | None] = ContextVar("hookonce_handler_span", 
 
 
 class OpenTelemetryObserver(Observer):
-    """Traces and measures what one or several receivers do.
+    """Traces and measures the work of one or several receivers.
 
     Two metrics follow the conventions: ``messaging.client.consumed.messages`` counts genuine
     deliveries, and ``messaging.process.duration`` measures handlers. The others are

@@ -538,7 +538,7 @@ class Receiver(Router):
         return await within(self.limits.store_seconds, stats)
 
     async def workers(self) -> list[WorkerReport]:
-        """Return what each process that handles events of this endpoint does now.
+        """Return the current work of each process that handles events of this endpoint.
 
         Other processes report to the store every ten seconds or more often. A killed process stays
         in the list for up to 30 seconds; after 15 seconds its ``is_silent`` is True.

@@ -1,4 +1,4 @@
-"""``Context``: what a handler can ask about its event, attempt and raw body."""
+"""``Context``: the facts about an event, an attempt and a raw body, for a handler."""
 
 from __future__ import annotations
 

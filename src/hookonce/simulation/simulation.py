@@ -151,7 +151,7 @@ def simulate_at(
     channels: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SimulationReport:
-    """Do what ``simulate`` does, with the service's API at a port that is open already.
+    """Run a simulation like ``simulate``, with the service's API at a port that is already open.
 
     A module may read the port's address from the environment when it is imported.
     """

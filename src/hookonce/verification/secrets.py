@@ -185,7 +185,7 @@ def _warn_of_short_key(key: bytes) -> None:
 
 
 def _base64_fault(encoded: str) -> str | None:
-    """Return the fault of a base64 text, or None; some versions of `b64decode` miss faults."""
+    """Return the fault of a base64 text, or None: some versions of `b64decode` miss faults."""
     if "-" in encoded or "_" in encoded:
         return "it has '-' or '_', the URL-safe alphabet, or a prefix that is not 'whsec_'"
     if re.search(r"[^A-Za-z0-9+/=]", encoded):

@@ -1,4 +1,4 @@
-"""Publishes what this process does to the inspectors of other processes.
+"""Publishes the work of this process to the inspectors of other processes.
 
 A worker replaces a report of its running handlers every ten seconds. More is published only while
 an inspector is open: each process asks the store every two seconds whether that is so. Then it
@@ -104,7 +104,7 @@ class _Sample:
 
 
 class Reporter(StepObserver):
-    """Publishes what happens at one endpoint in this process, while an inspector is open.
+    """Publishes the steps of one endpoint's events in this process, while an inspector is open.
 
     Args:
         store: passes the lines on to other processes.

@@ -89,7 +89,7 @@ class WorkerReport:
         return self.age_seconds > 1.5 * REPORT_SECONDS
 
     def dump(self) -> bytes:
-        """Return the report as the store keeps it, without what the store knows."""
+        """Return the report as text for the store, without the fields that the store adds."""
         running = [
             (handler[:_MOST_TEXT], event_id[:_MOST_TEXT], (event_type or "")[:_MOST_TEXT], *rest)
             for handler, event_id, event_type, *rest in self.running

@@ -1,4 +1,4 @@
-"""The inspector: pages that show live what a receiver does, and replay dead letters.
+"""The inspector: pages that show a receiver's work live, and replay dead letters.
 
 Mount it in an application::
 

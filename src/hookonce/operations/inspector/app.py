@@ -65,7 +65,7 @@ class Inspector:
             ``Authorization: Bearer``, or once as ``?token=…``; the answer to the last is a redirect
             to the same page without it.
         hosts: accepted values of ``Host``; a name without a port is accepted with any port.
-        redaction: what the pages hide.
+        redaction: the rules that select the values which the pages hide.
         bounds: how much is kept in memory, and for how many visitors.
 
     Raises:

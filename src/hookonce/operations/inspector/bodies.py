@@ -73,7 +73,7 @@ class ShownBody:
 
 
 def shown_body(body: bytes, redactor: Redactor) -> ShownBody:
-    """Return a body for a page; the redactor remembers its hidden values."""
+    """Return a body for a page, and let the redactor remember its hidden values."""
     if len(body) > MOST_READ:
         clipped = _text_in(body[:_MOST_RAW], redactor)
         redactor.is_complete = False

@@ -91,7 +91,7 @@ class Bounded(Generic[K, V]):
         return self._drop_oldest()
 
     def grow(self, key: K, size: int) -> Sequence[V]:
-        """Add to an entry's bytes, make it the newest, and return the dropped entries."""
+        """Count more bytes for an entry, which becomes the newest; return the dropped entries."""
         found = self._entries.get(key)
         if found is None:
             return ()

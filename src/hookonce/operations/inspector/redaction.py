@@ -1,4 +1,4 @@
-"""The rules for what the inspector hides, by names of headers and fields."""
+"""The rules that select the hidden values, by names of headers and fields."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _NO_WORD = re.compile(r"[\W_]++")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redaction:
-    """Rules for what the pages hide.
+    """Rules that select the values which the pages hide.
 
     Signatures, ``Authorization``, cookies, webhook secrets, bearer tokens, private keys and logins
     in URLs are always hidden. Texts that people wrote, such as comments and names, are shown unless

@@ -127,7 +127,7 @@ class Site:
         status: int = HTTPStatus.OK,
         content: Callable[[], Mapping[str, object]] = dict,
     ) -> Response:
-        """Return a page; a thread calls ``content``."""
+        """Return a page, whose ``content`` is made in a thread."""
         frame, overview = self.frame(request.scope), await self._overviews.now()
 
         def render() -> str:

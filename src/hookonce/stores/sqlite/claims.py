@@ -116,7 +116,7 @@ class ClaimsTable:
         step: EventStep[T],
         delivery: Delivery | None = None,
     ) -> T:
-        """Apply a step of ``life`` to an event, write what has changed, and return the answer.
+        """Apply a step of ``life`` to an event, write the changes, and return the answer.
 
         Args:
             delivery: the delivery to store if the step creates a dead letter.
@@ -145,7 +145,7 @@ class ClaimsTable:
         record: Record,
         delivery: Delivery | None = None,
     ) -> None:
-        """Write what a step has changed in a record; ``delivery`` is as in ``step``."""
+        """Write the changes of a step to a record; ``delivery`` is as in ``step``."""
         # Not `!=`, because the table may still have an expired row.
         if record.done_until > known.done_until:
             self.finish(connection, [(digest,)])

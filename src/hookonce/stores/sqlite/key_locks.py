@@ -43,7 +43,7 @@ def take_step(
     step: KeyLockStep[T],
     event: DeliveryKey | None = None,
 ) -> T:
-    """Apply a step to a key lock, write what has changed, and return the step's answer.
+    """Apply a step to a key lock, write the changes, and return the step's answer.
 
     A step may note a waiting event, or remove the first one. ``event`` waits no longer; it is
     removed here, since it may be any of the waiting events.
@@ -83,5 +83,5 @@ def _read(connection: apsw.Connection, digest: bytes, moment: Moment) -> KeyLock
 
 
 def _digest_of(key_lock: KeyLock) -> bytes:
-    """Return the 16 bytes that identify a key lock; its name may contain lone surrogates."""
+    """Return the 16 bytes that identify a key lock, even if its name contains lone surrogates."""
     return blake2b(key_lock.name.encode("utf-8", "surrogatepass"), digest_size=16).digest()

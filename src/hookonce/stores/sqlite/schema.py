@@ -183,7 +183,7 @@ _SEEN = "SELECT max(at) FROM seen WHERE format < ? AND at > ? AND at <= ?"
 
 
 def create_private(path: Path) -> None:
-    """Create the file with mode 0600 under any umask, unless it exists; it will hold bodies.
+    """Create a missing file with mode 0600 under any umask, because it will hold bodies.
 
     SQLite gives the -wal and -shm files the same mode. If the file cannot be created, opening it
     fails afterwards, and SQLite gives the reason.
