@@ -66,7 +66,7 @@ def _refused(error: Exception) -> OSError | None:
 
 
 def _forget_output() -> None:
-    """Drop buffered output that a full disk rejected, or the interpreter would retry at its exit."""
+    """Drop output that a full disk rejected, or the interpreter would retry it at its exit."""
     try:
         sys.stdout.flush()
     except OSError:
