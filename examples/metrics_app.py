@@ -4,7 +4,7 @@ HOOKONCE_SECRETS=whsec_… METRICS_PORT=9090 uvicorn examples.metrics_app:app
 """
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from prometheus_client import REGISTRY, start_http_server
@@ -28,7 +28,7 @@ async def answer(event: CommentReceived) -> None:
 
 
 @asynccontextmanager
-async def lifespan(app: Starlette) -> AsyncIterator[None]:
+async def lifespan(app: Starlette) -> AsyncGenerator[None]:
     server, _ = start_http_server(int(os.environ.get("METRICS_PORT", "9090")), "127.0.0.1")
     async with receiver.lifespan(app), observer.refreshing(receiver, every_seconds=5):
         yield

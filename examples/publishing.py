@@ -9,7 +9,7 @@ import json
 import socket
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -117,7 +117,7 @@ def reported_after(item: PostTarget | ReceivedComment, at: datetime | None) -> S
 
 
 @asynccontextmanager
-async def served(receiver: Receiver, port: int) -> AsyncIterator[None]:
+async def served(receiver: Receiver, port: int) -> AsyncGenerator[None]:
     app = Starlette(routes=receiver.routes("/webhooks"), lifespan=receiver.lifespan)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
     running = asyncio.create_task(server.serve())

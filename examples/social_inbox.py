@@ -20,7 +20,7 @@ The tests are in test_social_inbox.py.
 
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 
 from fastapi import FastAPI, HTTPException
@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS channels (
 
 
 @contextmanager
-def database() -> Iterator[sqlite3.Connection]:
+def database() -> Generator[sqlite3.Connection]:
     """Open a connection; commit all changes at the end, as one transaction."""
     with closing(sqlite3.connect(DATABASE, timeout=10.0)) as connection:
         connection.executescript(SCHEMA)
@@ -134,7 +134,7 @@ receivers = {tenant: receiver_of(tenant) for tenant in TENANTS}
 
 
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
     async with AsyncExitStack() as stack:
         for receiver in receivers.values():
             await stack.enter_async_context(receiver)

@@ -5,7 +5,7 @@ python -m pytest examples/test_social_inbox.py
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
@@ -71,7 +71,7 @@ class Office:
 
 
 @asynccontextmanager
-async def working(social: ModuleType) -> AsyncIterator[Office]:
+async def working(social: ModuleType) -> AsyncGenerator[Office]:
     """Run the receivers and their workers, as a web process and `hookonce worker` do."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(social.lifespan(social.app))

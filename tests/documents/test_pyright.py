@@ -1,0 +1,55 @@
+"""The examples and the guide's Python blocks check under pyright's strict rules.
+
+The checker is basedpyright, which is pyright in a wheel, with pyright's own strict rules.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from documents.reading import GUIDE, ROOT, blocks
+
+# Functions of Django and pytest that have no annotations.
+_UNTYPED = ('Type of "configure"', 'Type of "syspath_prepend"')
+
+
+def found_in(folder: Path) -> list[dict[str, Any]]:
+    """Return what pyright finds in the Python files of a folder by its strict rules."""
+    pytest.importorskip("basedpyright", reason="basedpyright is not installed")
+    settings = {
+        "typeCheckingMode": "strict",
+        "pythonVersion": "3.11",
+        "extraPaths": [str(ROOT / "src"), "."],
+    }
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = ["-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable, "."]
+    said = subprocess.run(
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, check=False
+    )
+    found: list[dict[str, Any]] = json.loads(said.stdout)["generalDiagnostics"]
+    return found
+
+
+@pytest.mark.full("9 s")
+def test_the_examples_check_under_pyright(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    found = found_in(tmp_path)
+    assert [one for one in found if not one["message"].startswith(_UNTYPED)] == []
+
+
+@pytest.mark.full("9 s")
+def test_no_block_of_a_page_uses_what_is_deprecated(tmp_path: Path) -> None:
+    """Blocks leave names out that a reader has, so no other rule can be asked of them."""
+    for page in (*GUIDE.glob("*.md"), ROOT / "README.md", ROOT / "examples" / "README.md"):
+        code = [block.text for block in blocks(page) if block.language == "python"]
+        name = f"{page.parent.name}_{page.stem}.py".replace("-", "_")
+        (tmp_path / name).write_text("\n".join(code))
+    found = found_in(tmp_path)
+    assert [one for one in found if one.get("rule") == "reportDeprecated"] == []
