@@ -3,8 +3,10 @@
 import asyncio
 import json
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from hookonce import Receiver
@@ -393,3 +395,16 @@ def test_a_file_that_is_no_store_is_named_and_left_as_it_is(tmp_path: Path) -> N
     before = path.read_bytes()
     invoke("dead", "list", f"sqlite:///{path}").says("notes.txt", "not an SQLite database")
     assert path.read_bytes() == before
+
+
+def test_show_prints_a_record_that_the_store_could_not_read(here: Path) -> None:
+    url = bury(here, COMMENT)
+    path = Path(url.removeprefix("sqlite:///"))
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("UPDATE dead SET history = '{broken\u00e9'")
+    [listed_one] = json.loads(f"[{invoke('dead', 'list', url, '--json').output}]")
+    assert listed_one["reason"] == "damaged"
+    shown = json.loads(invoke("dead", "show", url, "evt_comment", "--json").output)
+    assert "{broken" in shown["record"]
+    assert "comment.received" in shown["body"]
+    assert "\nrecord: " in invoke("dead", "show", url, "evt_comment").output

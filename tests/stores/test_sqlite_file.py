@@ -487,7 +487,7 @@ class TestUptime:
                 f"INSERT INTO done VALUES ({digest('evt_done')}, 4000000000);"
                 "INSERT INTO dead VALUES"
                 f" (9, {digest('evt_dead')}, 'default', 'evt_dead', NULL, 1.0, 'rejected', '',"
-                " 2.0, 0, 1, '', '', '', CAST('body' AS BLOB))"
+                " 2.0, 0, 1, '', '', '', CAST('body' AS BLOB), NULL)"
             ).fetchall()
         batch = await store.fetch(10, LEASE, endpoint="default", worker="w", token=new_token())
         assert batch.fetched == ()

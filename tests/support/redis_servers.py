@@ -235,6 +235,9 @@ def leaked_keys(client: redis.Redis, prefix: str = "hookonce") -> set[str]:
             case "e":
                 endpoints = _members(client.smembers(name))
                 is_owned = all(f"{base}:q:{endpoint}" in names for endpoint in endpoints)
+            case "b":
+                members = _members(client.smembers(name))
+                is_owned = all(f"{base}:l:{member}" in names for member in members)
             case "x":
                 members = [m[17:] for m in _members(client.zrange(name, 0, -1))]
                 is_owned = all(f"{base}:l:{member}" in names for member in members)

@@ -196,6 +196,8 @@ def print_one(
         {"number": one.number, "ended_at": time_text(one.ended_unix), "error": one.error}
         for one in event.history
     ]
+    if record := getattr(event, "record", b""):  # of a dead letter that was set aside
+        shown["record"] = record.decode("ascii", "backslashreplace")
     lines = [
         *(f"{name}: {one_line(value)}" for name, value in shown.items()),
         *(f"attempt {a['number']}: {a['ended_at']} {one_line(a['error'])}" for a in failed),

@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from http import HTTPStatus
@@ -36,6 +37,7 @@ from ..errors import Reject, Retry, StoreError
 from ..logs import get_logger
 from ..outcome import ALREADY_DEAD, DUPLICATE, Outcome, Reason, later
 from ..routing.handler import Handler
+from ..stores.formats import DamagedError
 from ..stores.time_limit import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from ..stores.values import (
     Claimed,
@@ -234,6 +236,8 @@ class Attempt:
                 )
             except StoreError as error:
                 self._log_error("cannot claim %s: %s", error)
+                if isinstance(error, DamagedError):
+                    await self._keep_for_a_person()
                 await self._abandon(store_failed(error), after_error=True)
                 return None
             if observers.look_closely:
@@ -259,6 +263,11 @@ class Attempt:
                 return None
         self.answer.give(later(Reason.SHUTTING_DOWN))
         return None
+
+    async def _keep_for_a_person(self) -> None:
+        """Add the body to an event whose record was set aside, so that it can be replayed."""
+        with suppress(StoreError):
+            await self.lease.ask(self.dependencies.store.keep_in_flight(self.delivery))
 
     async def _keep_body(self, claim: Claimed, until: float | None) -> Ownership | None:
         """Keep the body in the store; return None if the store keeps no bodies, or fails.

@@ -1,4 +1,4 @@
-"""The formats of stored records, and the upgrade of a store to a newer format.
+"""The formats of stored records, the upgrade of a store, and records that cannot be read.
 
 A store contains the number of its format, and every call compares this number. A version of
 hookonce knows one or more formats. It gives a new store its newest format. In an existing store it
@@ -6,6 +6,10 @@ writes the format that it finds, so that processes of the version before can use
 an operator can go back to that version. Only ``upgrade`` raises the number, after every process of
 an older version has ended. A process that does not know the number that it finds reads and writes
 nothing.
+
+A single record may be unreadable: damaged, or of a later format in a store that has lost its
+number. It is set aside as a dead letter with its bytes. It blocks no other event, but the store
+cannot know whether the event was handled, so it refuses the event until a person has decided.
 """
 
 from __future__ import annotations
@@ -14,7 +18,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..errors import StoreError
+from ..logs import get_logger
 from .protocols import WORKER_SECONDS
+
+_log = get_logger("hookonce.store")
 
 SEEN_SECONDS = 10.0
 """How often a process that uses a store writes into the store that it is running."""
@@ -25,6 +32,10 @@ OLD_SECONDS = WORKER_SECONDS + SEEN_SECONDS
 
 class FormatError(StoreError):
     """The store has a format, or a number of shards, with which this process must not use it."""
+
+
+class DamagedError(StoreError):
+    """The record of an event cannot be read, and a person has not decided about the event yet."""
 
 
 class Upgrade(NamedTuple):
@@ -90,3 +101,27 @@ def in_use(seconds: float) -> StoreError:
         f"a process of an older version of hookonce used the store {seconds:.0f} s ago; stop all"
         " such processes, wait until their leases have ended (usually 40 s), and repeat"
     )
+
+
+def damaged() -> DamagedError:
+    """Return the error of a claim or an enqueue of an event whose record was set aside."""
+    return DamagedError(
+        "the store's record of this event cannot be read and was set aside; look at it with"
+        " `hookonce dead show`, then replay or discard it"
+    )
+
+
+def set_aside(count: int) -> tuple[str, ...]:
+    """Return a warning if records were set aside and wait for a person, else nothing."""
+    if not count:
+        return ()
+    text = (
+        f"{count} records of events cannot be read, and deliveries of these events are answered"
+        " 503 until you replay or discard them: `hookonce dead list --reason damaged`"
+    )
+    return (text,)
+
+
+def log_set_aside(key: str) -> None:
+    """Log that the record of an event was set aside."""
+    _log.error("the record of %s cannot be read; it is a dead letter now, with its bytes", key)

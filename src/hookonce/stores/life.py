@@ -26,7 +26,7 @@ time is the end of the sender's retry schedule. Until then the event is KEPT_FRE
 and can be claimed as usual. At that time KEPT_FREE becomes INTERRUPTED, and KEPT_CLAIMED becomes
 LAST_CHANCE.
 
-Four rules hold in every state and are not rows of the table:
+Five rules hold in every state and are not rows of the table:
 
 - A claim has an owner, named by a token. Only the owner extends, releases, keeps and buries. To
   every other caller the claim is lost, and only the handlers that finished are remembered. When the
@@ -37,6 +37,8 @@ Four rules hold in every state and are not rows of the table:
   handled.
 - Every claim that is granted counts as an attempt. The count goes back if the owner releases the
   claim before a handler began; it does not go back if the lease runs out.
+- A dead letter whose record could not be read (``DeadReason.DAMAGED``) is claimed and enqueued by
+  nobody: both raise StoreError until a person has replayed or discarded it.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from .formats import damaged
 from .values import (
     INTERRUPTED,
     Claimed,
@@ -440,7 +443,8 @@ def known_as(record: Record, moment: Moment) -> Known | None:
 def claim(
     record: Record, moment: Moment, key: DeliveryKey, token: Token, lease: float
 ) -> tuple[ClaimResult, Record]:
-    """Claim an event for ``lease`` seconds."""
+    """Claim an event for ``lease`` seconds; DamagedError if its record was set aside."""
+    _check_readable(record, moment)
     return _claim(record, moment, Step.CLAIM, key, token, lease)
 
 
@@ -487,7 +491,8 @@ def fetch_again(
 
 
 def enqueue(record: Record, moment: Moment, token: Token) -> tuple[EnqueueResult, Record]:
-    """Put an event into the inbox, unless it is known."""
+    """Put an event into the inbox, unless it is known; DamagedError as in ``claim``."""
+    _check_readable(record, moment)
     record = _capped(record, moment)
     answer, state = LIFE[state_of(record, moment)][Step.ENQUEUE]
     if answer is Answer.STORED:
@@ -709,6 +714,13 @@ def _capped(record: Record, moment: Moment) -> Record:
     # If the time left is longer than the lease, the clock was set back or restarted.
     end = moment.now + record.lease
     return record._replace(until=end) if record.until > end else record
+
+
+def _check_readable(record: Record, moment: Moment) -> None:
+    dead_letter = record.dead_letter
+    is_damaged = dead_letter is not None and dead_letter.reason is DeadReason.DAMAGED
+    if is_damaged and state_of(record, moment) is State.DEAD:
+        raise damaged()
 
 
 def _as_shown(record: Record, moment: Moment) -> Record:

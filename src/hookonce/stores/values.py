@@ -160,6 +160,8 @@ class DeadReason(StrEnum):
     EXHAUSTED = "exhausted"
     INTERRUPTED = "interrupted"
     """The process ended during an attempt, and the sender will not send the event again."""
+    DAMAGED = "damaged"
+    """The store's record of the event could not be read: nobody knows whether it was handled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,7 @@ class DeadLetter:
         is_kept: whether the event is not a dead letter yet: its delivery is kept, because the
             sender may not send the event again. It becomes a dead letter at ``buried_at``.
         place: the cursor of a listing; pass it as ``after`` to continue after this dead letter.
+        record: the bytes of a record that could not be read (``DAMAGED``); empty in listings.
     """
 
     delivery: Delivery
@@ -211,6 +214,7 @@ class DeadLetter:
     outstanding: frozenset[str] = frozenset()
     is_kept: bool = False
     place: str = field(default="", compare=False, repr=False)
+    record: bytes = field(default=b"", repr=False)
 
     @property
     def buried_at(self) -> datetime:

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from ...errors import StoreError
-from ..formats import OLD_SECONDS, SEEN_SECONDS
+from ..formats import OLD_SECONDS, SEEN_SECONDS, damaged
 from ..life import MAX_HISTORY, MAX_HISTORY_ERROR_CHARACTERS, error_text
 from ..protocols import WORKER_SECONDS
 from ..values import (
@@ -60,6 +60,16 @@ local MOST_FAILURES, WORKER_SECONDS = {MAX_HISTORY}, {WORKER_SECONDS!r}
 local SEEN_SECONDS, OLD_SECONDS = {SEEN_SECONDS!r}, {OLD_SECONDS!r}
 local INTERRUPTED = [[{json.dumps(INTERRUPTED)}]]
 """
+_STEPS = (
+    "dead_letters",
+    "inbox",
+    "damaged",
+    "claims",
+    "key_locks",
+    "reconciling",
+    "reports",
+    "upgrading",
+)
 # The wrapper `define_steps` is for speed. Each call of the script creates all functions, and for
 # each outer variable of a function Lua searches the list of all outer variables in use. Inside a
 # function that list is short.
@@ -68,9 +78,7 @@ SCRIPT = b"\n".join(
         _CONSTANTS.encode(),
         _joined("prelude", "indexes", "records"),
         b"local function define_steps()",
-        _joined(
-            "dead_letters", "inbox", "claims", "key_locks", "reconciling", "reports", "upgrading"
-        ),
+        _joined(*_STEPS),
         b"end",
         b"define_steps()",
         _joined("main"),
@@ -268,6 +276,8 @@ def read_claim(reply: Any, key: DeliveryKey, token: Token, clock_offset: float) 
             return InFlight(float(reply[1]) + clock_offset)
         case b"D":
             return Done()
+        case b"U":
+            raise damaged()
         case _:
             return Dead()
 
@@ -320,7 +330,8 @@ def read_fetched(reply: Any, token: Token, lease: float) -> Fetched:
 
 
 def read_dead_letter(reply: Any) -> DeadLetter:
-    attempts, finished, history, outstanding, buried_at, _, reason, error, is_kept = reply[5:]
+    counted, (buried_at, _, reason, error, is_kept, record) = reply[5:9], reply[9:]
+    attempts, finished, history, outstanding = counted
     return DeadLetter(
         delivery=_read_delivery(*reply[:5]),
         reason=DeadReason(decode(reason)),
@@ -331,6 +342,7 @@ def read_dead_letter(reply: Any) -> DeadLetter:
         history=_read_history(history),
         outstanding=_read_names(outstanding),
         is_kept=is_kept == b"1",
+        record=record,
     )
 
 

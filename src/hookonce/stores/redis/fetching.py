@@ -11,8 +11,9 @@ from typing import Any
 
 from ...errors import StoreError
 from ...logs import get_logger
+from ..formats import log_set_aside
 from ..values import Batch, Fetched, Token
-from .codec import read_fetched, step
+from .codec import decode, read_fetched, step
 from .shard import Shard
 
 _log = get_logger("hookonce.store")
@@ -105,7 +106,9 @@ class Fetching:
                 continue
             asked = step("fetch", endpoint, worker, look.token, next(_numbers), room, lease)
             try:
-                next_due, rows = await self._shards[look.shard].run(asked, may_be_dropped=True)
+                next_due, rows, damaged = await self._shards[look.shard].run(
+                    asked, may_be_dropped=True
+                )
             except StoreError as error:
                 unheard[look.shard] = look.token
                 failures[look.shard] = error
@@ -115,6 +118,8 @@ class Fetching:
                 raise
             unheard.pop(look.shard, None)
             answered[look.shard] = look.token
+            for key in damaged:
+                log_set_aside(decode(key))
             fetched += [read_fetched(row, look.token, lease) for row in rows]
             due.append(float(next_due) if next_due else None)
         if failures and not fetched:

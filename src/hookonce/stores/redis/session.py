@@ -11,7 +11,7 @@ from zlib import crc32
 from redis.exceptions import RedisError
 
 from ...errors import StoreError
-from ..formats import FormatError, Upgrade, in_use, outdated
+from ..formats import FormatError, Upgrade, in_use, outdated, set_aside
 from .checks import inspect
 from .codec import EncodedStep, encode, step
 from .connection import connected, exchange, without_frames
@@ -97,10 +97,12 @@ class Session:
         """
         warnings = await self._inspected()
         asked = (shard.run(step("agree")) for shard in self.shards)
+        damaged = 0
         for answer in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(answer, FormatError):
                 raise answer
-        return (*warnings, *outdated(self._format, self._formats))
+            damaged += 0 if isinstance(answer, BaseException) else int(answer)
+        return (*warnings, *outdated(self._format, self._formats), *set_aside(damaged))
 
     async def upgrade(self) -> Upgrade:
         """Raise the format; see ``UpgradableStore.upgrade``."""

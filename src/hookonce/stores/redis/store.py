@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ...clock import Clock, system_clock
 from ...logs import get_logger
-from ..formats import Upgrade
+from ..formats import Upgrade, damaged
 from ..protocols import DEFAULT_RETENTION, Flushes
 from ..values import (
     AcquireResult,
@@ -294,6 +294,8 @@ class RedisStore(RedisReports, RedisReconciling):
         reply = await self._session.shard_of(delivery.key).run(
             step("enqueue", *given, token, depth, size, delivery.key), may_be_dropped=True
         )
+        if reply == b"U":
+            raise damaged()
         result = codec.ENQUEUE_RESULTS[reply]
         if isinstance(result, Stored):
             self._session.listener.signal(delivery.endpoint)

@@ -32,7 +32,7 @@ class Job(Generic[T]):
     """A call that waits to be done in a transaction.
 
     A job is done twice if the error of another job rolls the batch back, so it must have no effect
-    outside the database. It may raise StoreError, but only before it has written anything.
+    outside the database. It may raise StoreError, but what it has written before is committed.
 
     Attributes:
         flushes: the listeners of the store that was called; they are notified of the batch.

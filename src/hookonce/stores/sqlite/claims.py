@@ -10,6 +10,7 @@ before the restart, and is over.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from math import ceil
 from typing import Any, TypeVar, cast
@@ -18,9 +19,10 @@ import apsw
 
 from ...clock import Clock, system_clock, uptime
 from ...errors import StoreError
+from ..formats import DamagedError, log_set_aside
 from ..life import Moment, Queued, Record
 from ..record_store import EventStep
-from ..values import Delivery, DeliveryKey
+from ..values import DeadReason, Delivery, DeliveryKey
 from .records import (
     COLUMNS,
     digest_of,
@@ -75,6 +77,21 @@ INSERT INTO dead (endpoint, event_id, event_type, received_at, body,
                   reason, error, buried_at, kept, attempts, finished, outstanding, history, key)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+_UNREADABLE = f"""
+SELECT {COLUMNS} FROM (SELECT ?1 AS key) LEFT JOIN attempts AS a USING (key)
+LEFT JOIN dead AS l USING (key)
+"""
+# A dead letter keeps its delivery, and its place in listings.
+_SET_ASIDE = """
+INSERT INTO dead (endpoint, event_id, event_type, received_at, body, reason, error, buried_at, kept,
+                  attempts, finished, outstanding, history, key, record)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET reason = excluded.reason, kept = 0, finished = '',
+    outstanding = '', history = '', record = excluded.record
+"""
+_COMPLEMENT = """
+UPDATE dead SET event_type = ?, received_at = ?, body = ? WHERE key = ? AND body = x''
+"""
 _CHANGE_DEAD_LETTER = """
 UPDATE dead SET reason = ?, error = ?, buried_at = ?, kept = ?,
                 attempts = ?, finished = ?, outstanding = ?, history = ? WHERE key = ?
@@ -125,16 +142,46 @@ class ClaimsTable:
             StoreError: the step creates a dead letter, and no delivery was given or kept.
         """
         digest = digest_of(key)
-        known = self.read(connection, digest)
+        known = self.read(connection, key, digest)
+        if delivery is not None:
+            self.complement(connection, digest, known, delivery)
         answer, record = step(known, self.moment())
         if record is not known:
             self.write(connection, key, digest, known, record, delivery)
         return answer
 
-    def read(self, connection: apsw.Connection, digest: bytes) -> Record:
+    def read(self, connection: apsw.Connection, key: DeliveryKey, digest: bytes) -> Record:
+        """Return the record of an event; if it cannot be read, set it aside first."""
+        try:
+            return self._read(connection, digest)
+        except DamagedError:
+            self.set_aside(connection, key, digest)
+            return self._read(connection, digest)
+
+    def _read(self, connection: apsw.Connection, digest: bytes) -> Record:
         row = cast("tuple[Any, ...]", connection.execute(_READ, (digest,)).get)
         queued = None if row[0] is None else Queued(*row[:3])
         return load_record(row[4:], queued, row[3])
+
+    def set_aside(self, connection: apsw.Connection, key: DeliveryKey, digest: bytes) -> None:
+        """Make an event a dead letter with the text of its rows, which cannot be read."""
+        rows = connection.execute(_UNREADABLE, (digest,)).fetchall()
+        raw = json.dumps(rows, default=repr).encode()
+        endpoint, _, event_id = key.partition(":")
+        waiting: Any = connection.execute(_WAITING, (digest,)).get
+        new = (endpoint, event_id, None, self.clock(), b"")
+        letter = (*(waiting or new), DeadReason.DAMAGED, "", self.clock(), 0, 0, "", "", "", digest)
+        connection.execute(_SET_ASIDE, (*letter, raw))
+        connection.execute(_FORGET_ATTEMPT, (digest,))
+        self.leave_inbox(connection, [(digest,)])
+        log_set_aside(key)
+
+    def complement(
+        self, connection: apsw.Connection, digest: bytes, known: Record, delivery: Delivery
+    ) -> None:
+        """Add a delivery to a record that was set aside without one, so that it can be replayed."""
+        if known.dead_letter is not None and known.dead_letter.reason is DeadReason.DAMAGED:
+            connection.execute(_COMPLEMENT, (*delivery[2:], digest))
 
     def write(
         self,

@@ -218,7 +218,8 @@ class EnqueueJob(Job[EnqueueResult]):
         """Store one delivery of a new or a known event."""
         claims, delivery, size = self.claims, self.delivery, len(self.delivery.body)
         digest = digest_of(self.key)
-        known = claims.read(connection, digest)
+        known = claims.read(connection, self.key, digest)
+        claims.complement(connection, digest, known, delivery)
         self.outcome, record = life.enqueue(known, claims.moment(), self.token)
         if record.queued is None or known.queued is not None:
             return

@@ -11,6 +11,7 @@ from typing import Any
 
 import apsw
 
+from ..formats import damaged
 from ..life import DeadLetterRecord, Queued, Record
 from ..values import DeadReason, DeliveryKey, FailedAttempt
 
@@ -53,12 +54,19 @@ def dump_dead_letter(dead_letter: DeadLetterRecord) -> tuple[str, str, float, in
 def load_record(
     columns: tuple[Any, ...], queued: Queued | None = None, done_until: int | None = None
 ) -> Record:
-    """Return the record of an event.
+    """Return the record of an event, or raise DamagedError.
 
     Args:
         columns: the values of ``COLUMNS``; None where a table has no row of the event.
         done_until: Unix time until which a done event is remembered.
     """
+    try:
+        return _load_record(columns, queued, done_until)
+    except (ValueError, TypeError) as error:  # text that is not the JSON of ours
+        raise damaged() from error
+
+
+def _load_record(columns: tuple[Any, ...], queued: Queued | None, done_until: int | None) -> Record:
     token, until, lease, *counted, expires = columns[:8]
     reason, error, buried_at, kept, *counted_with_dead_letter = columns[8:]
     dead_letter = None

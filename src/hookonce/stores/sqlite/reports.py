@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, Unpack
 
@@ -12,6 +13,7 @@ import apsw
 from .. import life
 from ..activity import MOST_LINES, MOST_REPORTS, WATCHED_SECONDS, Activity, ReportedWorker
 from ..applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
+from ..formats import DamagedError, damaged
 from ..protocols import WORKER_SECONDS
 from ..values import (
     DeadLetter,
@@ -36,20 +38,22 @@ T = TypeVar("T")
 _MOST_LOOKED_UP = 500
 
 # Whether a handler's name is in a column of names.
-_IS_OUTSTANDING = ":handler IN (SELECT value FROM json_each(nullif({outstanding}, '')))"
+_IS_OUTSTANDING = (
+    ":handler IN (SELECT value FROM json_each(iif(json_valid({outstanding}), {outstanding}, '[]')))"
+)
 # A kept delivery is not a dead letter while an attempt at its event is running.
 _VISIBLE = f"""
 NOT (kept AND EXISTS (SELECT 1 FROM attempts WHERE attempts.key = dead.key AND {LIVE}))
 """
 _DEAD_LETTER = f"""
-SELECT l.id, l.endpoint, event_id, event_type, received_at, {{body}}, {COLUMNS}
+SELECT l.id, l.endpoint, event_id, event_type, received_at, {{body}}, {{record}}, {COLUMNS}
 FROM dead AS l LEFT JOIN attempts AS a USING (key)
 """
 _OUTSTANDING = (
     "coalesce((SELECT outstanding FROM attempts WHERE attempts.key = dead.key), outstanding)"
 )
 _DEAD_LETTERS = f"""
-{_DEAD_LETTER.format(body="x''")}
+{_DEAD_LETTER.format(body="x''", record="x''")}
 WHERE l.id IN (
     SELECT id FROM dead
     WHERE {_VISIBLE} AND id > :after
@@ -62,7 +66,10 @@ WHERE l.id IN (
     ORDER BY id LIMIT :limit
 ) ORDER BY l.id
 """
-_ONE_DEAD_LETTER = _DEAD_LETTER.format(body="l.body") + "WHERE l.key = :key"
+_ONE_DEAD_LETTER = (
+    _DEAD_LETTER.format(body="l.body", record="coalesce(l.record, x'')") + "WHERE l.key = :key"
+)
+_COUNT_DAMAGED = "SELECT count(*) FROM dead WHERE reason = 'damaged'"
 _ENTRY = f"""
 SELECT i.id, i.endpoint, event_id, event_type, received_at, {{body}},
        due, {LIVE}, attempt, finished, history, outstanding
@@ -144,6 +151,10 @@ class SQLiteReports(ABC):
 
         def read(connection: apsw.Connection) -> list[T]:
             named["now"] = self._file.claims.uptime()
+            try:
+                return [load(row) for row in connection.execute(statement, named).fetchall()]
+            except DamagedError:
+                self._set_aside_all(connection, statement, load, named)
             return [load(row) for row in connection.execute(statement, named).fetchall()]
 
         return self._run(read)
@@ -156,15 +167,37 @@ class SQLiteReports(ABC):
         )
         return [dead_letter for dead_letter in found if dead_letter is not None]
 
+    async def _count_damaged(self) -> int:
+        """Return how many records were set aside, and wait for a person."""
+        [(count,)] = await self._rows(_COUNT_DAMAGED, tuple)
+        return int(count)
+
     async def dead_letter(self, key: DeliveryKey) -> DeadLetter | None:
         return _first(
             await self._rows(_ONE_DEAD_LETTER, self._load_dead_letter, key=digest_of(key))
         )
 
     def _load_dead_letter(self, row: tuple[Any, ...]) -> DeadLetter | None:
-        number, *delivery = row[:6]
-        record, moment = load_record(row[6:]), self._file.claims.moment()
-        return life.dead_letter(record, moment, Delivery(*delivery), place=str(number))
+        number, *delivery, raw = row[:7]
+        record, moment = load_record(row[7:]), self._file.claims.moment()
+        letter = life.dead_letter(record, moment, Delivery(*delivery), place=str(number))
+        return letter and replace(letter, record=raw)
+
+    def _set_aside_all(
+        self,
+        connection: apsw.Connection,
+        statement: str,
+        load: Callable[[Any], object],
+        named: dict[str, Any],
+    ) -> None:
+        """Set aside every event of a listing that cannot be read."""
+        rows: Any = connection.execute(statement, named).fetchall()
+        for row in rows:
+            try:
+                load(row)
+            except DamagedError:
+                key = delivery_key(row[1], row[2])
+                self._file.claims.set_aside(connection, key, digest_of(key))
 
     async def entries(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[Wanted]
@@ -176,14 +209,19 @@ class SQLiteReports(ABC):
 
     def _load_entry(self, row: tuple[Any, ...]) -> Entry:
         due, in_flight, attempts, finished, history, outstanding = row[6:]
+        try:
+            names, failures = load_names(finished), load_history(history)
+            others = load_names(outstanding)
+        except (ValueError, TypeError) as error:
+            raise damaged() from error
         return Entry(
             delivery=Delivery(*row[1:6]),
             due_unix=self._file.claims.moment().unix_time(due),
             in_flight=bool(in_flight),
             attempts=attempts or 0,
-            finished=load_names(finished),
-            history=load_history(history),
-            outstanding=load_names(outstanding),
+            finished=names,
+            history=failures,
+            outstanding=others,
             place=str(row[0]),
         )
 
@@ -205,7 +243,8 @@ class SQLiteReports(ABC):
         def look(batch: Sequence[str], connection: apsw.Connection) -> dict[str, Known]:
             moment, found = claims.moment(), {}
             for event_id in batch:
-                record = claims.read(connection, digest_of(delivery_key(endpoint, event_id)))
+                key = delivery_key(endpoint, event_id)
+                record = claims.read(connection, key, digest_of(key))
                 if (known := life.known_as(record, moment)) is not None:
                     found[event_id] = known
             return found

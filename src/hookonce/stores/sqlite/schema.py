@@ -70,8 +70,10 @@ CREATE TABLE dead (
     finished TEXT NOT NULL,
     outstanding TEXT NOT NULL,
     history TEXT NOT NULL,
-    body BLOB NOT NULL
+    body BLOB NOT NULL,
+    record BLOB -- what could not be read of the event's other rows, as JSON
 ) STRICT;
+CREATE INDEX dead_damaged ON dead (reason) WHERE reason = 'damaged';
 CREATE INDEX dead_by_endpoint ON dead (endpoint, kept, buried_at, key); -- counts without bodies
 
 CREATE TABLE entries (

@@ -18,7 +18,7 @@ import apsw
 from ...clock import Clock, system_clock
 from ...logs import get_logger
 from .. import life
-from ..formats import Upgrade, outdated
+from ..formats import Upgrade, outdated, set_aside
 from ..protocols import DEFAULT_RETENTION, Flushes, check_retention
 from ..record_store import EventStep, KeyLockStep, StepStore
 from ..values import (
@@ -101,9 +101,9 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
                 _log.warning("%s", warning)
 
     async def warnings(self) -> tuple[str, ...]:
-        """Warn if the file's format is not the newest; raise StoreError if it cannot be used."""
-        await self._run(lambda _: None)  # the writer opens the file
-        return outdated(self._file.format.number, self.formats)
+        """Warn of an older format and of records that were set aside; see ``Reports.warnings``."""
+        count = await self._count_damaged()  # the writer opens the file
+        return (*outdated(self._file.format.number, self.formats), *set_aside(count))
 
     async def upgrade(self) -> Upgrade:
         """Migrate the file to the newest format; see ``UpgradableStore.upgrade``."""

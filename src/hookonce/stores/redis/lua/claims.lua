@@ -33,6 +33,7 @@ function ops.claim(arg)
   end
   record = record_of(key) or new_record()
   if record.done_until then return {'D'} end -- DONE.claim
+  if record.dead_letter == 'damaged' and not is_live(record) then return {'U'} end
   if record.dead_letter and not sender_retries(record) and not is_live(record) then
     return {'X'} -- INTERRUPTED.claim, DEAD.claim
   end
@@ -43,7 +44,7 @@ end
 function ops.replay(arg)
   local key, record = arg[1], unfinished(arg[1])
   if not is_visible(record) and not (record and sender_retries(record)) then return 'N' end
-  if not sender_retries(record) then record.dead_letter = 'dead' end
+  if is_kept(record) and not sender_retries(record) then record.dead_letter = 'dead' end
   write_record(key, record)
   return claim(key, record, arg[2], tonumber(arg[3]))
 end
@@ -92,6 +93,7 @@ local function finish(key, nonce)
   local known = unpacked(redis.call('SET', name_of(key), cmsgpack.pack(now + retention, nonce),
     'PX', milliseconds(retention), 'GET'))
   if not known or known.done_until then return end
+  if known == DAMAGED then known = {dead_letter = true} end -- the next fetch removes it from the inbox
   place(LIVE, key, nil)
   if known.endpoint then forget_entry(key, known) end
   if known.dead_letter then forget_dead_letter(key) end

@@ -3,7 +3,7 @@
 
 -- A kept delivery is not a dead letter while an attempt at its event is running.
 local function is_kept(record)
-  return record.dead_letter and record.dead_letter ~= 'dead'
+  return record.dead_letter and record.dead_letter ~= 'dead' and record.dead_letter ~= 'damaged'
 end
 
 -- Whether the sender may still send the event again. This state ends by itself: KEPT_FREE.end, KEPT_CLAIMED.end.
@@ -34,6 +34,7 @@ local function write_dead_letter(key, record, state, delivery, reason, failure)
   for _, index in ipairs({base .. ':x', base .. ':x:' .. endpoint}) do
     place(index, seq .. ':' .. key, at)
   end
+  if record.dead_letter == 'damaged' then redis.call('SREM', base .. ':b', key) end
   record.dead_letter = state
 end
 
@@ -41,9 +42,18 @@ local function forget_dead_letter(key)
   local name = base .. ':l:' .. key
   local known = redis.call('HMGET', name, 'endpoint', 'seq')
   redis.call('DEL', name)
+  redis.call('SREM', base .. ':b', key)
   if not known[1] then return end
   place(base .. ':x', known[2] .. ':' .. key, nil)
   place(base .. ':x:' .. known[1], known[2] .. ':' .. key, nil)
+end
+
+-- Adds the delivery to a dead letter whose record could not be read, if its body is not stored. So it can be replayed.
+local function complement(key, delivery)
+  local name = base .. ':l:' .. key
+  if redis.call('HGET', name, 'body') ~= '' then return end
+  pass_when_full()
+  redis.call('HSET', name, 'type', delivery[3], 'received', delivery[4], 'body', delivery[5])
 end
 
 -- Keeps a delivery. States in which none is kept: FREE.keep, FREE.keep_until, FREE.keep_in_flight,
@@ -59,6 +69,7 @@ end
 -- REPLAYED.keep, REPLAYED.keep_until, REPLAYED.keep_in_flight, REPLAYED.keep_in_flight_until
 local function keep(key, delivery, dead_at, record)
   if record.endpoint or record.dead_letter == 'dead' then return end
+  if record.dead_letter == 'damaged' then return complement(key, delivery) end
   if record.dead_letter == 'kept' then return end -- a delivery that arrives later does not replace it
   local state, known = tonumber(dead_at), {}
   if not state or state <= now then state = 'kept' end
@@ -70,8 +81,8 @@ local function keep(key, delivery, dead_at, record)
   write_record(key, record)
 end
 
--- A row of a listing; nil if the event is not listed. The first eleven values are those of entry_reply; the last is '1'
--- if the sender may still send the event again.
+-- A row of a listing; nil if the event is not listed. The first eleven values are those of entry_reply; the last two are
+-- '1' if the sender may still send the event again, and the bytes of a record that could not be read.
 local function dead_letter_reply(key, with_body)
   local record = unfinished(key)
   if not is_visible(record) then return nil end
@@ -86,6 +97,7 @@ local function dead_letter_reply(key, with_body)
     history = with_failure(history, attempts, record.ends, INTERRUPTED)
   end
   found[9] = sender_retries(record) and '1' or '0'
+  found[10] = with_body and redis.call('HGET', name, 'record') or ''
   local body = with_body and redis.call('HGET', name, 'body') or ''
   return {found[1], found[2], found[3], found[4], body, tostring(attempts), record.finished, history,
     record.outstanding, unpack(found, 5)}

@@ -62,6 +62,7 @@ end
 -- The answer to the enqueue of a known event; nil if the event is to be stored.
 local function refusal(record, token)
   if record.done_until then return 'D' end -- DONE.enqueue
+  if record.dead_letter == 'damaged' and not is_live(record) then return 'U' end
   if sender_retries(record) then return nil end
   if is_hidden(record) then return 'W' end -- LAST_CHANCE.enqueue
   if record.dead_letter then return 'X' end -- INTERRUPTED.enqueue, DEAD.enqueue, REPLAYED.enqueue
@@ -74,6 +75,7 @@ function ops.enqueue(arg)
   local endpoint, body, token, key = arg[1], arg[5], arg[6], arg[9]
   local record = record_of(key)
   local refused = record and refusal(record, token)
+  if refused == 'U' then complement(key, arg) end
   if refused then return refused end
   local most, most_bytes = tonumber(arg[7]), tonumber(arg[8])
   local counts = counts_of(endpoint)
@@ -198,23 +200,23 @@ function ops.peek(arg)
 end
 
 -- Arguments: endpoint, worker, token, number of the call, limit, lease. Reply: seconds until the next event is due, or
--- '', and the rows of the fetched events.
+-- '', the rows of the fetched events, and the keys of events that this call has set aside.
 function ops.fetch(arg)
   local endpoint, worker, token, number = arg[1], arg[2], arg[3], arg[4]
   local limit, lease = tonumber(arg[5]), tonumber(arg[6])
   local last = base .. ':r:' .. worker
   local last_token = last_fetch(last, number, endpoint, worker)
-  if not last_token then return {next_due(endpoint), {}} end
+  if not last_token then return {next_due(endpoint), {}, {}} end
   if last_token == token then
     local again = fetched_before(last, token, lease)
-    return {next_due(endpoint), again}
+    return {next_due(endpoint), again, set_aside_now}
   end
   local found, keys, bytes = {}, {}, 0
   local queue = base .. ':q:' .. endpoint
   for _, member in ipairs(read_index('ZRANGEBYSCORE', queue, '-inf', text(now), 'LIMIT', 0, limit)) do
     local key = key_of(member)
     local found_both = redis.call('MGET', name_of(key), body_name(key))
-    local record, body = unpacked(found_both[1]), found_both[2]
+    local record, body = readable(key, found_both[1]), found_both[2]
     if is_live(record) then -- FETCHED.fetch: an attempt inside a request has extended its lease
       cap(key, record)
       set_due(key, record, record.ends - now)
@@ -233,7 +235,7 @@ function ops.fetch(arg)
   local due = next_due(endpoint)
   -- More events are due, and other workers may have looked too early: wake them again.
   if limit > 0 and due == '0' then to_wake[endpoint] = true end
-  return {due, found}
+  return {due, found, set_aside_now}
 end
 
 -- Arguments: endpoint.

@@ -29,6 +29,7 @@
 -- Keys of a shard:
 --   BASE:m             hash: the number of the format, the number of shards, and for each version's newest format as
 --                      'seen:<format>' when a process of it last called (stores/formats.py)
+--   BASE:b             set: the keys of dead letters whose records could not be read
 --   BASE:e             set: the endpoints with a non-empty inbox
 --   BASE:v             zset: the live claims, by the end of their leases
 --   BASE:w             zset: the workers, by the time of their last fetch
@@ -74,6 +75,7 @@ local HELD, LOST = 'H', 'L'
 
 -- Set by steps, used once at the end of the call.
 local latest_end = nil
+local set_aside_now = {}
 local to_wake = {}
 
 -- Lua's own conversion keeps only 14 digits of a time. The steps of a call often write the same times and expiries,

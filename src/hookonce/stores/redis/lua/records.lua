@@ -5,6 +5,36 @@ local function name_of(key)
   return base .. ':a:' .. key
 end
 
+-- Whether a text is a string as Python writes it in JSON.
+local function is_text(line)
+  local inner = string.match(line, '^"(.*)"$')
+  if not inner then return false end
+  inner = string.gsub(string.gsub(inner, '\\[\\"/bfnrt]', ''), '\\u%x%x%x%x', '')
+  return not string.find(inner, '["\\%c\128-\255]')
+end
+
+-- Whether a value is the text of handlers' names, or of a history.
+local function are_texts(joined)
+  if joined == '' then return true end
+  if type(joined) ~= 'string' then return false end
+  for _, line in ipairs(lines(joined)) do
+    if not is_text(line) then return false end
+  end
+  return true
+end
+
+local function is_history(joined)
+  if joined == '' then return true end
+  if type(joined) ~= 'string' then return false end
+  for _, line in ipairs(lines(joined)) do
+    local number, at, failure = string.match(line, '^(%S+) (%S+) (.*)$')
+    if not (number and tonumber(number) and tonumber(at) and is_text(failure)) then return false end
+  end
+  return true
+end
+
+local KINDS = {dead = true, kept = true, damaged = true}
+
 -- The fields of a record:
 --   token        of the claim; false after the claim was settled
 --   ends, lease  end and length of the claim's lease
@@ -14,7 +44,8 @@ end
 --   history      the failed attempts
 --   settled      the nonce of the call that settled the last claim
 --   dead_letter  false; 'dead'; 'kept' for a delivery that becomes a dead letter if the claim ends unsettled; or the Unix
---                time at which a kept delivery becomes a dead letter, until which the sender may send the event again
+--                time at which a kept delivery becomes a dead letter, until which the sender may send the event again;
+--                or 'damaged' for a dead letter whose record could not be read (damaged.lua)
 -- and if the event is in the inbox:
 --   endpoint     of the inbox; false if the event is not in an inbox
 --   event_id, type ('' for none), received, size    of the delivery
@@ -33,12 +64,31 @@ local function packed(record)
 end
 
 -- The record of a done event has two other fields: the time until which it is remembered, and the nonce of the call that
--- discarded it.
+-- discarded it. The types of all fields are checked, so that bytes that are no record are not taken for one. The records
+-- of a later format must not have these numbers and types of fields.
+local DAMAGED = {}
+
 local function unpacked(string_or_false)
   if not string_or_false then return nil end
-  local first, second, lease, attempt, expires, finished, history, settled, dead_letter, outstanding,
-    endpoint, event_id, event_type, received, seq, size, put, due, delay = cmsgpack.unpack(string_or_false)
-  if type(first) == 'number' then return {done_until = first, discarded = second} end
+  local is_packed, first, second, lease, attempt, expires, finished, history, settled, dead_letter, outstanding,
+    endpoint, event_id, event_type, received, seq, size, put, due, delay, more = pcall(cmsgpack.unpack, string_or_false)
+  if not is_packed then return DAMAGED end
+  if type(first) == 'number' then
+    if type(second) ~= 'string' or lease ~= nil then return DAMAGED end
+    return {done_until = first, discarded = second}
+  end
+  local is_record = (first == false or type(first) == 'string') and type(second) == 'number'
+    and type(lease) == 'number' and type(attempt) == 'number' and type(expires) == 'number'
+    and are_texts(finished) and is_history(history) and type(settled) == 'string'
+    and (dead_letter == false or type(dead_letter) == 'number' or KINDS[dead_letter]) and are_texts(outstanding)
+  if is_record and endpoint == nil then
+    is_record = event_id == nil
+  elseif is_record then
+    is_record = type(endpoint) == 'string' and type(event_id) == 'string' and type(event_type) == 'string'
+      and tonumber(received) and type(seq) == 'string' and type(size) == 'number' and type(put) == 'string'
+      and type(due) == 'number' and type(delay) == 'number' and more == nil
+  end
+  if not is_record then return DAMAGED end
   return {
     token = first, ends = second, lease = lease, attempt = attempt, expires = expires,
     finished = finished, history = history, settled = settled, dead_letter = dead_letter, outstanding = outstanding,
@@ -52,9 +102,18 @@ local function new_record()
     finished = '', history = '', settled = '', dead_letter = false, outstanding = '', endpoint = false}
 end
 
+local set_aside -- damaged.lua defines it
+
+-- The record in these bytes, or in place of it that of a dead letter if they cannot be read; nil if there are none.
+local function readable(key, stored)
+  local record = unpacked(stored)
+  if record == DAMAGED then return set_aside(key, stored) end
+  return record
+end
+
 -- The record of an event; nil for a new event, or a done event whose retention is over.
 local function record_of(key)
-  local record = unpacked(redis.call('GET', name_of(key)))
+  local record = readable(key, redis.call('GET', name_of(key)))
   if record and record.done_until and record.done_until <= now then return nil end
   return record
 end

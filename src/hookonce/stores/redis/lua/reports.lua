@@ -158,7 +158,9 @@ function ops.sweep(arg)
     local is_over
     if string.sub(name, 1, #records) == records then
       local record = unpacked(redis.call('GET', name))
-      if record and record.done_until then
+      if record == DAMAGED then
+        is_over = false
+      elseif record and record.done_until then
         is_over = record.done_until <= now
       elseif record then
         is_over = math.max(record.expires, record.ends) <= now and not record.endpoint and not record.dead_letter

@@ -1,8 +1,9 @@
 -- The steps about the format of the shard's records; see stores/formats.py.
 
--- Does nothing: the call itself has compared the format, and the number of shards.
+-- The call itself has compared the format, and the number of shards. Reply: how many records could not be read, and wait
+-- for a person.
 function ops.agree()
-  return HELD
+  return tostring(redis.call('SCARD', base .. ':b'))
 end
 
 -- Arguments: the new format. Reply: '' if the shard has the format now, else how many seconds ago a process called that
