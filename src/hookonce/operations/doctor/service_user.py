@@ -165,8 +165,8 @@ def _secrets_fault(who: str, user: ServiceUser, path: Path) -> Finding | None:
     return fault(
         _CHECK,
         f"{who} may not read the secrets in {file}",
-        f"chown {user.name} {file}; if systemd hands the file over (LoadCredential=), run the"
-        " doctor with the unit's settings instead",
+        f"chown {user.name} {file}, or let the user's group read it (with systemd's LoadCredential="
+        " neither is needed)",
     )
 
 
