@@ -178,6 +178,8 @@ def test_processes_of_a_server_share_one_endpoint_and_a_killed_one_loses_no_coun
             assert deliver(url, "evt_2") == (200, "handled")
             assert handled(metrics) == 3
         assert sum(shown(metrics)("http_requests_total", kind="receiver")) == 3
+        answer = httpx2.get(metrics, trust_env=False)
+        assert answer.headers["connection"] == "close", "the next scrape may reach another process"
         server.signal(signal.SIGTERM)
         assert server.ended().status == 0
     gone(*pids)

@@ -129,7 +129,7 @@ async def test_the_page_shows_what_each_worker_runs_and_what_has_failed(
         for worker in (one, other):
             event_id = await runs(worker)
             row = await shows(here, worker, "alive", event_id, "1 of 1")
-            assert f"answer comment.received {event_id} attempt 1" in row
+            assert re.search(rf"answer {event_id} for .*s comment.received attempt 1 ", row)
         failing = await runs(one)
         (tmp_path / f"fail {failing}").touch()
         one.open("open")
