@@ -194,6 +194,51 @@ def test_effects_in_sqlite_happen_once(kind: str, tmp_path: Path) -> None:
         expect_each_event_once(tmp_path, f"{scheme}app.db", read)
 
 
+SHARED = """
+import os
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+
+from hookonce import EnvironmentSecrets, Receiver
+from hookonce.effects.sqlalchemy import SQLAlchemyLedger
+from hookonce.events import CommentReceived
+
+ledger = SQLAlchemyLedger(async_sessionmaker(create_async_engine(os.environ["DATABASE_URL"])))
+receivers = [
+    Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hooks.db", endpoint=name)
+    for name in ("acme", "bakery")
+]
+
+
+async def note(event: CommentReceived, session) -> None:
+    await session.execute(text("INSERT INTO done VALUES (:id)"), {"id": event.id})
+
+
+for receiver in receivers:
+    receiver.on(CommentReceived, within=ledger)(note)
+"""
+
+
+def test_receivers_that_share_an_engine_are_simulated_in_one_event_loop(
+    shared_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(SHARED)
+    shared_postgres.clear()
+    for statement in create_statements("postgresql", "hookonce_effects"):
+        shared_postgres.execute(statement)
+    shared_postgres.execute("CREATE TABLE done (id varchar(100))")
+    result = run(
+        *("chaos", "app:receivers", "--events", "20", "--seed", "7", "--json"),
+        here=tmp_path,
+        environment={"DATABASE_URL": url_on(shared_postgres, "+asyncpg")},
+    )
+    assert (result.status, result.errors) == (0, "")
+    first, second = (json.loads(line) for line in result.output.splitlines())
+    assert (first["endpoint"], second["endpoint"]) == ("acme", "bakery")
+    assert first | {"endpoint": "bakery"} == second
+
+
 def run_fails(folder: Path, url: str) -> Result:
     return run("chaos", "app:receiver", here=folder, environment={"DATABASE_URL": url})
 

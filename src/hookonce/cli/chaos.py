@@ -14,7 +14,8 @@ import click
 from hookonce.errors import LedgerError, StoreError
 from hookonce.simulation import Breach, Mode, SimulationReport
 from hookonce.simulation.api_port import ApiPort
-from hookonce.simulation.simulation import DEFAULT_CHAOS, DEFAULT_EVENTS, simulate_at
+from hookonce.simulation.simulation import DEFAULT_CHAOS, DEFAULT_EVENTS, simulate_in
+from hookonce.simulation.virtual_loop import virtual_runner
 
 from .ending import terminated_as_interrupted
 from .loading import factory_option, load_receivers, stand_in_secrets
@@ -119,14 +120,20 @@ def chaos(
     passed = True
     # Open the port first, because the module may read the address of the API from the environment
     # when it is imported.
-    with ApiPort() as port, terminated_as_interrupted(), output.progress("chaos") as moved:
+    with (
+        ApiPort() as port,
+        virtual_runner() as runner,
+        terminated_as_interrupted(),
+        output.progress("chaos") as moved,
+    ):
         with stand_in_secrets():
             targets = load_receivers(receiver, factory=factory)
         for target in targets:
             done = _Done(events, moved)
             try:
                 with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-                    report = simulate_at(
+                    report = simulate_in(
+                        runner,
                         port,
                         target,
                         events=events,

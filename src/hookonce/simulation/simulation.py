@@ -42,7 +42,7 @@ from .faults import FaultPlan
 from .handlers import instrumented
 from .keyed_calls import EventKey, KeyedCalls
 from .report import Emitted, SimulationReport, settled, violations
-from .virtual_loop import VirtualLoop, is_in_event_loop, run_virtually
+from .virtual_loop import VirtualLoop, is_in_event_loop, run_virtually, virtual_runner
 from .watched_store import watched
 
 DEFAULT_EVENTS = 500
@@ -125,8 +125,11 @@ def simulate(
         LedgerError: the ledger of a handler with ``within=`` is not usable.
         RuntimeError: an event loop is running in this thread.
     """
-    with ApiPort() as port:
-        return simulate_at(
+    if is_in_event_loop():
+        raise RuntimeError("simulate starts its own event loop: call it from synchronous code")
+    with ApiPort() as port, virtual_runner() as runner:
+        return simulate_in(
+            runner,
             port,
             receiver,
             events=events,
@@ -139,7 +142,8 @@ def simulate(
         )
 
 
-def simulate_at(
+def simulate_in(
+    runner: asyncio.Runner,
     port: ApiPort,
     receiver: Receiver,
     *,
@@ -151,12 +155,14 @@ def simulate_at(
     channels: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SimulationReport:
-    """Run a simulation like ``simulate``, with the service's API at a port that is already open.
+    """Run a simulation like ``simulate``, in an event loop and with a port that exist already.
 
-    A module may read the port's address from the environment when it is imported.
+    A module may read the port's address from the environment when it is imported. Its receivers may
+    share engines, pools and clients, which belong to one event loop.
+
+    Args:
+        runner: a virtual runner.
     """
-    if is_in_event_loop():
-        raise RuntimeError("simulate starts its own event loop: call it from synchronous code")
     if not 0 <= chaos <= 1:
         raise ValueError(f"chaos is a probability from 0 to 1, not {chaos!r}")
     if events < 1:
@@ -169,7 +175,8 @@ def simulate_at(
         return run_virtually(
             lambda loop: _Simulation(receiver, loop, url, mode, seed, chaos, channels, port).run(
                 events, progress
-            )
+            ),
+            runner,
         )
 
 

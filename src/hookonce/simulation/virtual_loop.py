@@ -14,6 +14,7 @@ seconds takes its real duration in virtual time, and so does a call that blocks 
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -21,7 +22,7 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import Context, ContextVar, Token
 from operator import itemgetter
 from selectors import SelectorKey
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, cast
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -121,6 +122,10 @@ class _SkippingSelector(selectors.BaseSelector):
         if self._long_blocks:
             return self._passed + time.monotonic() - self._real_since
         return self._passed
+
+    def begin_second(self) -> None:
+        """Move the clock to the next whole second."""
+        self._passed = float(math.ceil(self._passed))
 
     def begin(self, block: _Block) -> int:
         """Add a block, and return its number."""
@@ -230,6 +235,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return the virtual seconds since the loop's creation."""
         return self._skipping.now()
 
+    def begin_second(self) -> None:
+        """Move the clock to a whole second, so that the same seed gives the same fractions."""
+        self._skipping.begin_second()
+
     def unix_clock(self) -> float:
         """Return the virtual Unix time in seconds; any thread may call this."""
         return self._started_at + self.time()
@@ -283,12 +292,27 @@ def is_in_event_loop() -> bool:
     return True
 
 
-def run_virtually(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
-    """Run ``main`` in a new virtual loop and return its result, as ``asyncio.run`` does."""
-    loop = VirtualLoop()
+def virtual_runner() -> asyncio.Runner:
+    """Return a runner with a new virtual loop; a context manager."""
+    return asyncio.Runner(loop_factory=VirtualLoop)
+
+
+def run_virtually(
+    main: Callable[[VirtualLoop], Coroutine[Any, Any, T]], runner: asyncio.Runner | None = None
+) -> T:
+    """Run ``main`` in a virtual loop and return its result, as ``asyncio.run`` does.
+
+    Args:
+        runner: a virtual runner, whose loop may have run other functions before; by default a new
+            loop.
+    """
+    if runner is None:
+        with virtual_runner() as new:
+            return run_virtually(main, new)
+    loop = cast("VirtualLoop", runner.get_loop())
+    loop.begin_second()
 
     async def run() -> T:  # `main` may be any function: call it inside the loop
         return await main(loop)
 
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        return runner.run(run())
+    return runner.run(run())
