@@ -220,6 +220,7 @@ for receiver in receivers:
 """
 
 
+@pytest.mark.costs("2 s")
 def test_receivers_that_share_an_engine_are_simulated_in_one_event_loop(
     shared_postgres: PostgresServer, tmp_path: Path
 ) -> None:
