@@ -786,9 +786,7 @@ class TestTrouble:
         after = Receiver(secrets=SECRET, store=f"sqlite:///{path}")
         async with after:
             [warning] = (await after.check()).warnings
-            assert warning.startswith(
-                "1 events wait in the inbox of default, no worker handles them"
-            )
+            assert warning.startswith("the inbox of default has no worker (1 waiting)")
 
     async def test_an_event_a_worker_has_no_handler_for_waits_for_one_that_has(
         self, make_receiver: Callable[..., Receiver], caplog: pytest.LogCaptureFixture

@@ -82,8 +82,9 @@ def doctor(
     runs the lifespan in this process, and delivers a test to a copy of the receiver with a store in
     memory. It reads the real store, but changes nothing in it.
 
-    With --url, the doctor sends signed tests and a forged one to the server. A test is an event of
-    type webhook.test, which reaches only handlers registered for it by name: no business code runs.
+    With --url, the doctor sends signed tests and two forged ones to the server; one has the largest
+    body that the receiver accepts, 2 MiB by default. A test is an event of type webhook.test, which
+    reaches only handlers registered for it by name: no business code runs.
     It also repeats the problems and warnings of the server's /readyz, which the server shows to
     requests with $HOOKONCE_HEALTH_TOKEN as a bearer token.
 

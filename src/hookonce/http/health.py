@@ -174,8 +174,8 @@ class ReadinessCheck:
 def stranded(endpoint: str, depth: int) -> str:
     """Return a warning and its fix: the receiver has no inbox, but its store has inbox events."""
     return (
-        f"{depth} events wait in the inbox of {endpoint}, no worker handles them, and this receiver"
-        " has no inbox; give it inbox=Inbox() until they are handled, or start a worker"
+        f"the inbox of {endpoint} has no worker ({depth} waiting), and this receiver has no inbox;"
+        " give it inbox=Inbox() until these events are handled, or start a worker"
     )
 
 
