@@ -31,6 +31,8 @@ from hookonce.clock import system_clock
 from hookonce.events import CommentReceived
 from hookonce.stores import open_store, sqlite_path
 from hookonce.stores.protocols import Store
+from hookonce.stores.redis import RedisStore
+from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import (
     Acquired,
     AcquireResult,
@@ -89,6 +91,7 @@ class Settings:
         is_old: be an earlier version, which does not know the handler "slow".
         database: the URL of a PostgreSQL, if the handlers are those of ``booking`` instead.
         is_keyed: have two handlers with keys instead, "latest" and "serial".
+        formats: the formats of stores that its version knows.
 
     """
 
@@ -110,6 +113,7 @@ class Settings:
     is_old: bool = False
     database: str = ""
     is_keyed: bool = False
+    formats: tuple[int, ...] = (1,)
 
     def to_json(self) -> str:
         """Return it as the argument of the program."""
@@ -148,6 +152,7 @@ def set_clock(path: Path, offset: float) -> None:
 
 
 def _receiver(settings: Settings, journal: Writer) -> Receiver:
+    SQLiteStore.formats = RedisStore.formats = tuple(settings.formats)
     store = open_store(settings.store, clock=system_clock)
     _note_completions(store, journal)
     if settings.foreign:

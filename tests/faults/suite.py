@@ -25,6 +25,7 @@ from .process_faults import (
     stalls,
 )
 from .server_faults import failover, network_faults, power_cuts, server_kills, storm
+from .version_faults import versions
 
 __all__ = ["SCENARIOS", "Scenario", "UnavailableError"]
 
@@ -128,6 +129,14 @@ SCENARIOS = [
     Scenario("handler sets, SQLite, inbox", 3, 30, _sqlite(handler_sets)),
     Scenario("handler sets, Valkey, inline", 3, 30, _valkey(partial(handler_sets, inbox=False))),
     Scenario("handler sets, Valkey, inbox", 3, 30, _valkey(handler_sets)),
+    Scenario(
+        "versions side by side, SQLite, inline", 3, 20, _sqlite(partial(versions, inbox=False))
+    ),
+    Scenario("versions side by side, SQLite, inbox", 3, 20, _sqlite(versions)),
+    Scenario(
+        "versions side by side, Valkey, inline", 3, 20, _valkey(partial(versions, inbox=False))
+    ),
+    Scenario("versions side by side, Valkey, inbox", 3, 20, _valkey(versions)),
     Scenario("server kills, Valkey, fsync each", 3, 30, _valkey_kills(fsync="always")),
     Scenario("server kills, Valkey, fsync a second", 1, 15, _valkey_kills(fsync="everysec")),
     Scenario("server kills, Valkey, inline", 2, 20, _valkey_kills(fsync="always", inbox=False)),
