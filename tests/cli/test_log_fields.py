@@ -96,7 +96,7 @@ def records_of(server: Process, event_id: str, *, most: int) -> list[dict[str, A
         return [record for record in records(server) if record.get("event_id") == event_id]
 
     eventually(lambda: len(found()) >= most, what=f"{most} records of {event_id}: {server.errors}")
-    left_out = {"time", "level", "logger", "message", "milliseconds", "exception"}
+    left_out = {"time", "level", "logger", "process", "message", "milliseconds", "exception"}
     return [{k: v for k, v in record.items() if k not in left_out} for record in found()]
 
 
