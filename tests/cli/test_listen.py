@@ -374,6 +374,12 @@ async def test_a_file_that_cannot_be_used_is_refused_before_the_service_is_asked
     assert bench.file.read_bytes() == content
 
 
+async def test_a_health_token_that_can_be_guessed_creates_nothing(bench: Bench) -> None:
+    refused = await bench.run(environment={"HOOKONCE_HEALTH_TOKEN": "short"})
+    refused.says("HOOKONCE_HEALTH_TOKEN", "at least 16 characters", status=2)
+    assert bench.service.endpoints == []
+
+
 async def test_without_a_port_no_endpoint_is_created(bench: Bench) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -50,6 +50,8 @@ from .stores import run
 
 _ID = re.compile(r"^# hookonce listen: endpoint (\S+)$", re.MULTILINE)
 
+_REMEDY = "Name another --secrets-file; or remove this one, and its endpoint in the service's app"
+
 # How long the command, at its end, waits for the service to disable the endpoint.
 _DISABLE_SECONDS = 10.0
 
@@ -184,7 +186,7 @@ class _EndpointFile:
             is_shared = stat.S_IMODE(self.path.stat().st_mode) & 0o077
         except (SecretError, OSError) as error:
             fault = system_fault(error) if isinstance(error, OSError) else str(error)
-            raise CannotBegin(f"cannot use {str(self.path)!r}: {fault}. {self._remedy}") from None
+            raise CannotBegin(f"cannot use {str(self.path)!r}: {fault}. {_REMEDY}") from None
         if is_shared:
             raise CannotBegin(
                 f"other users can read the secret in {str(self.path)!r}: chmod 600 it, and rotate"
@@ -193,16 +195,9 @@ class _EndpointFile:
         found = _ID.findall(text)
         if len(found) != 1 or not _is_id(found[0]) or not secret_lines(text):
             raise CannotBegin(
-                f"{str(self.path)!r} does not hold the id and the secret of one endpoint."
-                f" {self._remedy}"
+                f"{str(self.path)!r} does not hold the id and the secret of one endpoint. {_REMEDY}"
             )
         return str(found[0])
-
-    @property
-    def _remedy(self) -> str:
-        return (
-            "Name another --secrets-file; or remove this one, and its endpoint in the service's app"
-        )
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -248,13 +243,13 @@ class _Listening:
             stack.enter_context(
                 ended_by_signals(lambda: loop.call_soon_threadsafe(self._ended.set))
             )
-            # Bind the port first, because without a port no endpoint may be created.
+            # Begin with the steps that may fail here, so that a failure creates no endpoint.
+            app = served_app(self.loaded, self.path, None, with_metrics=False)
             listener = stack.enter_context(loopback_listener(self.port))
             webhook_id = await self._registered(client)
             stack.enter_context(self.file.held())
             own = self.receiver.copy(secrets=FileSecrets(self.file.path))
             stack.enter_context(replaced(self.receiver, own))
-            app = served_app(self.loaded, self.path, None, with_metrics=False)
             try:
                 base_url = await stack.enter_async_context(serving_at(listener, app))
                 await self._point(client, webhook_id)
