@@ -122,7 +122,7 @@ _WORKER_COLUMNS = {
 @click.option("--endpoint", help="Only workers of this endpoint.")
 @json_option
 def workers(store_url: str, endpoint: str | None, *, as_json: bool) -> None:
-    """List the workers, and what each of them runs now.
+    """List the workers, and the handlers that each worker runs now.
 
     Attempts are counted at their end. A killed worker stays in the list for up to 30 seconds.
     """

@@ -92,7 +92,7 @@ class RefusedRequests(Observer):
         error: BaseException | None,
         frames: TracebackType | None,
     ) -> None:
-        """Save the requests that still wait, for a few seconds."""
+        """Save the requests that still wait, but stop after a few seconds."""
         with self._changed:
             self._has_ended.set()
             self._changed.notify()

@@ -78,7 +78,7 @@ class CommentReply:
 
     @property
     def at(self) -> datetime:
-        """When the platform accepted it, in the service's time, as an aware UTC ``datetime``."""
+        """When the platform accepted the reply (service time), as an aware UTC ``datetime``."""
         return utc(self.at_unix)
 
 
@@ -108,7 +108,7 @@ class EndpointRow:
         return (self.secret, self.previous_secret)
 
     def rotate(self, secret: str, previous_until: float) -> None:
-        """Replace the secret; the previous secret still signs events until a moment."""
+        """Replace the secret; until the given moment the previous secret signs events too."""
         self.previous_secret, self.previous_until = self.secret, previous_until
         self.secret = secret
 

@@ -1,4 +1,4 @@
-"""Finds the resource that caused a missed event, if only one fits by type and time.
+"""Finds the resource that caused a missed event, if no other resource fits by type and time.
 
 The delivery log has no payloads, and a post or comment in the service does not name its event
 (interface, Endpoints). If several resources fit a gap, the gap stays open.

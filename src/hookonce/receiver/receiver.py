@@ -619,7 +619,7 @@ class Receiver(Router):
 
 
 def secrets_files(receiver: Receiver) -> tuple[Path, ...]:
-    """Return the files that a receiver reads its secrets from; none with another provider."""
+    """Return the files from which a receiver reads its secrets; empty with another provider."""
     source = receiver._wiring.settings.secrets.source
     return source.paths if isinstance(source, FileSecrets) else ()
 

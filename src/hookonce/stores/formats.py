@@ -35,7 +35,7 @@ class FormatError(StoreError):
 
 
 class DamagedError(StoreError):
-    """The record of an event cannot be read, and a person has not decided about the event yet."""
+    """The record of an event cannot be read, and no person has decided about the event yet."""
 
 
 class Upgrade(NamedTuple):

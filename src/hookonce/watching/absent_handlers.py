@@ -27,7 +27,7 @@ class AbsentHandlers:
         self._last: tuple[str, float] | None = None
 
     def note(self, event: str, names: Collection[str]) -> None:
-        """Note an event, and the names of the handlers that it needs."""
+        """Remember an event, and the names of the handlers that it needs."""
         self._last = f"{event} {absence_text(names)}", time.monotonic()
 
     def warnings(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ PROCESSES = Path("/proc")
 """The folder of processes on Linux; only root sees the files that other users' processes open."""
 
 DELETED = "store.file"
-"""The name of the finding about a database file that was deleted while a process uses it."""
+"""The name of the finding about a database file that was deleted although a process uses it."""
 
 _MEBIBYTE = 1024 * 1024
 # SQLite needs room for its log and for the largest body: some mebibytes for each.

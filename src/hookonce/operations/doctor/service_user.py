@@ -1,4 +1,4 @@
-"""Checks by root of what the service's user may read and write: root itself may do everything."""
+"""Checks, as root, which files the service's user may read and write."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _may(path: Path, mode: int) -> bool:
 
 
 def _closed_folder(path: Path) -> Path | None:
-    """Return the first folder on the way to an absolute path that the user may not enter."""
+    """Return the first folder of an absolute path which the user may not enter."""
     folders = reversed(path.parents)
     return next((folder for folder in folders if not _may(folder, os.X_OK)), None)
 

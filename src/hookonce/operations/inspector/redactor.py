@@ -190,7 +190,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 def _letters(plain: str) -> tuple[str, Sequence[int]]:
-    """Return the letters and digits of a text, which no escape changes, and their places."""
+    """Return the letters and digits of a text, and their places; no escape changes them."""
     plain = _LETTER_ESCAPE.sub("\\ ", plain)
     at = array("L", (place for place, one in enumerate(plain) if one.isalnum()))
     return "".join(map(plain.__getitem__, at)), at

@@ -12,7 +12,7 @@ from .seen import AnswerKind
 
 LENGTH_SECONDS = 300
 
-# Upper bounds of the histogram, from 0.1 ms to 20 s; each bound is 1.2 times the last.
+# Upper bounds of the histogram, from 0.1 ms to 20 s; each bound is 1.2 times the bound before it.
 _FIRST_BOUND_SECONDS = 0.0001
 _FACTOR = 1.2
 _BOUNDS: tuple[float, ...] = tuple(_FIRST_BOUND_SECONDS * _FACTOR**step for step in range(68))

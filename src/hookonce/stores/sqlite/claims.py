@@ -164,7 +164,7 @@ class ClaimsTable:
         return load_record(row[4:], queued, row[3])
 
     def set_aside(self, connection: apsw.Connection, key: DeliveryKey, digest: bytes) -> None:
-        """Make an event a dead letter with the text of its rows, which cannot be read."""
+        """Make an event whose rows cannot be read a dead letter, with the text of the rows."""
         rows = connection.execute(_UNREADABLE, (digest,)).fetchall()
         raw = json.dumps(rows, default=repr).encode()
         endpoint, _, event_id = key.partition(":")

@@ -168,7 +168,7 @@ class SQLiteReports(ABC):
         return [dead_letter for dead_letter in found if dead_letter is not None]
 
     async def _count_damaged(self) -> int:
-        """Return how many records were set aside, and wait for a person."""
+        """Return how many records were set aside and wait for a decision."""
         [(count,)] = await self._rows(_COUNT_DAMAGED, tuple)
         return int(count)
 
