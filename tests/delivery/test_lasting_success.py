@@ -137,6 +137,8 @@ async def test_a_success_also_outlives_a_retry_that_could_not_be_claimed(store_u
         store.failures["claim"] = 1
         retry = await deliver(receiver, event, attempt=2)
         assert answer_of(retry) == (503, "store_unavailable")
+        releases = store.calls["release"]
+        await until(lambda: store.calls["release"] >= releases + 2)  # the retry has a lease, too
         fails.clear()
         retry = await deliver(receiver, event, attempt=3)
         assert answer_of(retry) == (200, "handled")

@@ -401,7 +401,7 @@ class Attempt:
         if self.lease.claim is None and self._token is not None:
             # The store may have granted a claim whose reply was lost.
             lease = self.dependencies.limits.lease_seconds
-            self.lease.adopt(Claimed(self.key, self._token, 1, frozenset(), lease))
+            self.lease.assume(Claimed(self.key, self._token, 1, frozenset(), lease))
         settlement, pause = Abandon(self.calls), FIRST_PAUSE_SECONDS
         while True:
             try:

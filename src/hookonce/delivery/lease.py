@@ -141,6 +141,13 @@ class Lease:
         """Continue under a claim that the store granted after this lease was lost."""
         self.hold(claim, *Instant.now(self.loop))
 
+    def assume(self, claim: Claimed) -> None:
+        """Hold a claim that the store may have granted, only to release it.
+
+        Unlike `hold`, this takes over no successes: they would be lost if the release fails, too.
+        """
+        self.claim, self._ends_at = claim, self.loop.time() + claim.lease_seconds
+
     def checkpoint_soon(self) -> None:
         """Record soon which handlers have succeeded, so that a crash repeats only the others."""
         self.extend_at = min(self.extend_at, self.loop.time() + _CHECKPOINT_SECONDS)
