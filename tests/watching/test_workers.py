@@ -9,6 +9,7 @@ from support.handlers import Waiting
 from support.waiting import until, until_async
 
 from hookonce import Inbox, Receiver
+from hookonce.delivery.attempts import Tally
 from hookonce.events import CommentReceived
 from hookonce.stores.activity import ActivityStore, ReportedWorker
 from hookonce.testing import TestSender, make_event
@@ -16,7 +17,6 @@ from hookonce.watching.process import process_name
 from hookonce.watching.workers import (
     AttemptCounts,
     RunningHandler,
-    Tally,
     WorkerReport,
     read_report,
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from math import inf
 from typing import Any
 
 from ..clock import uptime
@@ -10,7 +12,7 @@ from ..logs import get_logger
 from ..outcome import BROKEN, Outcome, Reason, later
 from ..stores.values import Claimed, DeliveryKey
 from ..watching.loop_monitor import LoopMonitor
-from ..watching.workers import RunningHandler, Tally
+from ..watching.workers import AttemptCounts, RunningHandler
 from .attempt import ABANDONED, Attempt
 from .dependencies import Dependencies
 from .key_locks import send_watermarks
@@ -21,8 +23,43 @@ _log = get_logger("hookonce")
 _LONGEST_TICK_SECONDS, _SHORTEST_TICK_SECONDS = 0.05, 0.005
 _TICKS_IN_A_LIMIT = 10
 
+# Attempts are counted in slots of this length, for the last five minutes.
+_SLOT_SECONDS = 10
+_SLOTS = 30
+_MINUTE_SECONDS = 60
+
 # How many times to close a coroutine: each close ends only the innermost `await` of a clean-up.
 _MOST_CLOSES = 20
+
+
+class Tally:
+    """Counts attempts that have ended, for the last five minutes."""
+
+    def __init__(self) -> None:
+        # Each slot: its number, handled attempts, failed attempts.
+        self._slots: deque[list[int]] = deque(maxlen=_SLOTS)
+        self._slot = [0, 0, 0]
+        self._slot_ends = -inf
+
+    def note(self, now: float, *, succeeded: bool) -> None:
+        """Count an attempt that ends at ``now``, in seconds of a monotonic clock."""
+        if now >= self._slot_ends:
+            number = int(now // _SLOT_SECONDS)
+            self._slot, self._slot_ends = [number, 0, 0], (number + 1) * _SLOT_SECONDS
+            self._slots.append(self._slot)
+        self._slot[1 if succeeded else 2] += 1
+
+    def last_minute(self, now: float) -> AttemptCounts:
+        """Return the counts of the last minute, exact to ten seconds."""
+        return self._since(now - _MINUTE_SECONDS)
+
+    def last_five_minutes(self, now: float) -> AttemptCounts:
+        """Return the counts of the last five minutes, exact to ten seconds."""
+        return self._since(now - _SLOTS * _SLOT_SECONDS)
+
+    def _since(self, start: float) -> AttemptCounts:
+        slots = [slot for slot in self._slots if slot[0] > start // _SLOT_SECONDS]
+        return AttemptCounts(sum(slot[1] for slot in slots), sum(slot[2] for slot in slots))
 
 
 class Attempts:

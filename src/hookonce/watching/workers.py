@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from dataclasses import dataclass
-from math import inf
 from typing import NamedTuple
 
 from ..stores.activity import ReportedWorker
@@ -18,11 +16,6 @@ MOST_RUNNING = 20
 """How many running handlers a report names."""
 
 _MOST_TEXT = 512
-
-# Attempts are counted in slots of this length, for the last five minutes.
-_SLOT_SECONDS = 10
-_SLOTS = 30
-_MINUTE_SECONDS = 60
 
 
 class RunningHandler(NamedTuple):
@@ -125,33 +118,3 @@ def read_report(reported: ReportedWorker) -> WorkerReport | None:
         )
     except (ValueError, TypeError, LookupError):
         return None
-
-
-class Tally:
-    """Counts attempts that have ended, for the last five minutes."""
-
-    def __init__(self) -> None:
-        # Each slot: its number, handled attempts, failed attempts.
-        self._slots: deque[list[int]] = deque(maxlen=_SLOTS)
-        self._slot = [0, 0, 0]
-        self._slot_ends = -inf
-
-    def note(self, now: float, *, succeeded: bool) -> None:
-        """Count an attempt that ends at ``now``, in seconds of a monotonic clock."""
-        if now >= self._slot_ends:
-            number = int(now // _SLOT_SECONDS)
-            self._slot, self._slot_ends = [number, 0, 0], (number + 1) * _SLOT_SECONDS
-            self._slots.append(self._slot)
-        self._slot[1 if succeeded else 2] += 1
-
-    def last_minute(self, now: float) -> AttemptCounts:
-        """Return the counts of the last minute, exact to ten seconds."""
-        return self._since(now - _MINUTE_SECONDS)
-
-    def last_five_minutes(self, now: float) -> AttemptCounts:
-        """Return the counts of the last five minutes, exact to ten seconds."""
-        return self._since(now - _SLOTS * _SLOT_SECONDS)
-
-    def _since(self, start: float) -> AttemptCounts:
-        slots = [slot for slot in self._slots if slot[0] > start // _SLOT_SECONDS]
-        return AttemptCounts(sum(slot[1] for slot in slots), sum(slot[2] for slot in slots))
