@@ -54,6 +54,8 @@ def log_answer(record: DeliveryAnswered) -> None:
     ``endpoint``, ``event_id``, ``type``, ``attempt`` (the sender's count), ``status``, ``reason``
     and ``milliseconds``. A body, a signature or a secret is never logged.
     """
+    if not _log.isEnabledFor(logging.INFO if record.refusal is None else logging.WARNING):
+        return
     outcome = record.outcome
     extra = {
         **record_fields(record),
