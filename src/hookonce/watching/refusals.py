@@ -15,7 +15,7 @@ from .records import DeliveryAnswered
 MANY_REFUSED = 20
 """A receiver warns after this many refused deliveries without a genuine delivery."""
 FEW_REFUSED = 4
-"""The doctor warns after this many: a person reads it, so a false alarm costs little."""
+"""The doctor warns after this many refusals: a person reads the warning and can judge it."""
 
 DOCTOR_ID = "evt_doctor_"
 """The first part of the ids of the doctor's tests. They are signed with the secret that is

@@ -16,7 +16,7 @@ _BODY_SECONDS = 10.0
 
 
 def root_of(scope: Scope) -> str:
-    """Return the path at which the inspector is mounted, quoted; never ``//host``."""
+    """Return the quoted path at which the inspector is mounted; it never begins with ``//``."""
     root = scope.get("root_path", "").strip("/")
     return f"/{quote(root, safe=_SAFE_IN_PATHS)}" if root else ""
 
