@@ -38,6 +38,7 @@ def test_a_file_or_the_environment_names_the_store_of_every_command_that_takes_o
         ["dead", "show", "evt_comment"],
         ["dead", "discard", "evt_missing"],
         ["inbox", "stats"],
+        ["inbox", "workers"],
         ["inbox", "list"],
         ["inbox", "retry", "evt_missing"],
         ["inbox", "show", "evt_missing"],
