@@ -92,8 +92,8 @@ local function finish(key, nonce)
   pass_when_full()
   local known = unpacked(redis.call('SET', name_of(key), cmsgpack.pack(now + retention, nonce),
     'PX', milliseconds(retention), 'GET'))
+  if known == false then known = {dead_letter = true} end -- unreadable; the next fetch removes it from the inbox
   if not known or known.done_until then return end
-  if known == DAMAGED then known = {dead_letter = true} end -- the next fetch removes it from the inbox
   place(LIVE, key, nil)
   if known.endpoint then forget_entry(key, known) end
   if known.dead_letter then forget_dead_letter(key) end

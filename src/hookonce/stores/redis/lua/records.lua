@@ -5,36 +5,6 @@ local function name_of(key)
   return base .. ':a:' .. key
 end
 
--- Whether a text is a string as Python writes it in JSON.
-local function is_text(line)
-  local inner = string.match(line, '^"(.*)"$')
-  if not inner then return false end
-  inner = string.gsub(string.gsub(inner, '\\[\\"/bfnrt]', ''), '\\u%x%x%x%x', '')
-  return not string.find(inner, '["\\%c\128-\255]')
-end
-
--- Whether a value is the text of handlers' names, or of a history.
-local function are_texts(joined)
-  if joined == '' then return true end
-  if type(joined) ~= 'string' then return false end
-  for _, line in ipairs(lines(joined)) do
-    if not is_text(line) then return false end
-  end
-  return true
-end
-
-local function is_history(joined)
-  if joined == '' then return true end
-  if type(joined) ~= 'string' then return false end
-  for _, line in ipairs(lines(joined)) do
-    local number, at, failure = string.match(line, '^(%S+) (%S+) (.*)$')
-    if not (number and tonumber(number) and tonumber(at) and is_text(failure)) then return false end
-  end
-  return true
-end
-
-local KINDS = {dead = true, kept = true, damaged = true}
-
 -- The fields of a record:
 --   token        of the claim; false after the claim was settled
 --   ends, lease  end and length of the claim's lease
@@ -66,21 +36,45 @@ end
 -- The record of a done event has two other fields: the time until which it is remembered, and the nonce of the call that
 -- discarded it. The types of all fields are checked, so that bytes that are no record are not taken for one. The records
 -- of a later format must not have these numbers and types of fields.
-local DAMAGED = {}
+--
+-- Every call of the script creates these functions anew. So the checks of texts are functions inside one function, which
+-- are created only for a record that has texts.
+local function are_readable(finished, outstanding, history)
+  -- Whether a text is a string as Python writes it in JSON.
+  local function is_text(line)
+    local inner = string.match(line, '^"(.*)"$')
+    if not inner then return false end
+    inner = string.gsub(string.gsub(inner, '\\[\\"/bfnrt]', ''), '\\u%x%x%x%x', '')
+    return not string.find(inner, '["\\%c\128-\255]')
+  end
+  for _, joined in ipairs({finished, outstanding}) do
+    for _, line in ipairs(lines(joined)) do
+      if not is_text(line) then return false end
+    end
+  end
+  for _, line in ipairs(lines(history)) do
+    local number, at, failure = string.match(line, '^(%S+) (%S+) (.*)$')
+    if not (number and tonumber(number) and tonumber(at) and is_text(failure)) then return false end
+  end
+  return true
+end
 
+-- Returns nil for no bytes, and false for bytes that are no record.
 local function unpacked(string_or_false)
   if not string_or_false then return nil end
   local is_packed, first, second, lease, attempt, expires, finished, history, settled, dead_letter, outstanding,
     endpoint, event_id, event_type, received, seq, size, put, due, delay, more = pcall(cmsgpack.unpack, string_or_false)
-  if not is_packed then return DAMAGED end
+  if not is_packed then return false end
   if type(first) == 'number' then
-    if type(second) ~= 'string' or lease ~= nil then return DAMAGED end
+    if type(second) ~= 'string' or lease ~= nil then return false end
     return {done_until = first, discarded = second}
   end
   local is_record = (first == false or type(first) == 'string') and type(second) == 'number'
     and type(lease) == 'number' and type(attempt) == 'number' and type(expires) == 'number'
-    and are_texts(finished) and is_history(history) and type(settled) == 'string'
-    and (dead_letter == false or type(dead_letter) == 'number' or KINDS[dead_letter]) and are_texts(outstanding)
+    and type(finished) == 'string' and type(history) == 'string' and type(settled) == 'string'
+    and (dead_letter == false or type(dead_letter) == 'number' or dead_letter == 'dead' or dead_letter == 'kept'
+      or dead_letter == 'damaged') and type(outstanding) == 'string'
+    and (finished == '' and outstanding == '' and history == '' or are_readable(finished, outstanding, history))
   if is_record and endpoint == nil then
     is_record = event_id == nil
   elseif is_record then
@@ -88,7 +82,7 @@ local function unpacked(string_or_false)
       and tonumber(received) and type(seq) == 'string' and type(size) == 'number' and type(put) == 'string'
       and type(due) == 'number' and type(delay) == 'number' and more == nil
   end
-  if not is_record then return DAMAGED end
+  if not is_record then return false end
   return {
     token = first, ends = second, lease = lease, attempt = attempt, expires = expires,
     finished = finished, history = history, settled = settled, dead_letter = dead_letter, outstanding = outstanding,
@@ -107,7 +101,7 @@ local set_aside -- damaged.lua defines it
 -- The record in these bytes, or in place of it that of a dead letter if they cannot be read; nil if there are none.
 local function readable(key, stored)
   local record = unpacked(stored)
-  if record == DAMAGED then return set_aside(key, stored) end
+  if record == false then return set_aside(key, stored) end
   return record
 end
 

@@ -158,7 +158,7 @@ function ops.sweep(arg)
     local is_over
     if string.sub(name, 1, #records) == records then
       local record = unpacked(redis.call('GET', name))
-      if record == DAMAGED then
+      if record == false then
         is_over = false
       elseif record and record.done_until then
         is_over = record.done_until <= now
