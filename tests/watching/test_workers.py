@@ -26,22 +26,27 @@ pytestmark = pytest.mark.anyio
 
 def test_attempts_are_counted_for_five_minutes() -> None:
     tally = Tally()
-    tally.note(1000.0, succeeded=True)
-    tally.note(1000.5, succeeded=False)
-    tally.note(1050.0, succeeded=True)
+    tally.handled, tally.failed = 1, 1
+    tally.sample(1000.0)
+    tally.handled = 2
+    tally.sample(1050.0)
+    tally.sample(1059.0)
     assert tally.last_minute(1051.0) == AttemptCounts(2, 1)
     assert tally.last_minute(1075.0) == AttemptCounts(1, 0)
     assert tally.last_five_minutes(1075.0) == AttemptCounts(2, 1)
     assert tally.last_five_minutes(1320.0) == AttemptCounts(1, 0)
     assert tally.last_five_minutes(1360.0) == AttemptCounts(0, 0)
+    tally.handled = 3  # after the last sample
+    assert tally.last_minute(1360.0) == AttemptCounts(1, 0)
 
 
 def test_a_tally_does_not_grow() -> None:
     tally = Tally()
     for second in range(100_000):
-        tally.note(float(second), succeeded=True)
+        tally.handled += 1
+        tally.sample(float(second))
     assert tally.last_five_minutes(99_999.0) == AttemptCounts(300, 0)
-    assert len(tally._slots) == 30
+    assert len(tally._slots) == 31
 
 
 def report(**changes: object) -> WorkerReport:

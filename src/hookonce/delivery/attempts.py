@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from math import inf
 from typing import Any
 
-from ..clock import uptime
 from ..logs import get_logger
 from ..outcome import BROKEN, Outcome, Reason, later
 from ..stores.values import Claimed, DeliveryKey
@@ -23,7 +21,7 @@ _log = get_logger("hookonce")
 _LONGEST_TICK_SECONDS, _SHORTEST_TICK_SECONDS = 0.05, 0.005
 _TICKS_IN_A_LIMIT = 10
 
-# Attempts are counted in slots of this length, for the last five minutes.
+# The tally remembers the totals of slots of this length, for the last five minutes.
 _SLOT_SECONDS = 10
 _SLOTS = 30
 _MINUTE_SECONDS = 60
@@ -33,21 +31,19 @@ _MOST_CLOSES = 20
 
 
 class Tally:
-    """Counts attempts that have ended, for the last five minutes."""
+    """Counts attempts that have ended since the start, and remembers the totals of five minutes."""
 
     def __init__(self) -> None:
-        # Each slot: its number, handled attempts, failed attempts.
-        self._slots: deque[list[int]] = deque(maxlen=_SLOTS)
-        self._slot = [0, 0, 0]
-        self._slot_ends = -inf
+        self.handled = self.failed = 0
+        # Each slot of ten seconds: its number and the totals at its last sample.
+        self._slots: deque[tuple[int, int, int]] = deque(maxlen=_SLOTS + 1)
 
-    def note(self, now: float, *, succeeded: bool) -> None:
-        """Count an attempt that ends at ``now``, in seconds of a monotonic clock."""
-        if now >= self._slot_ends:
-            number = int(now // _SLOT_SECONDS)
-            self._slot, self._slot_ends = [number, 0, 0], (number + 1) * _SLOT_SECONDS
-            self._slots.append(self._slot)
-        self._slot[1 if succeeded else 2] += 1
+    def sample(self, now: float) -> None:
+        """Remember the totals of ``now``, in the event loop's time."""
+        slots, number = self._slots, int(now // _SLOT_SECONDS)
+        if slots and slots[-1][0] == number:
+            slots.pop()
+        slots.append((number, self.handled, self.failed))
 
     def last_minute(self, now: float) -> AttemptCounts:
         """Return the counts of the last minute, exact to ten seconds."""
@@ -58,8 +54,11 @@ class Tally:
         return self._since(now - _SLOTS * _SLOT_SECONDS)
 
     def _since(self, start: float) -> AttemptCounts:
-        slots = [slot for slot in self._slots if slot[0] > start // _SLOT_SECONDS]
-        return AttemptCounts(sum(slot[1] for slot in slots), sum(slot[2] for slot in slots))
+        handled = failed = 0
+        for number, *totals in self._slots:
+            if number <= start // _SLOT_SECONDS:
+                handled, failed = totals
+        return AttemptCounts(self.handled - handled, self.failed - failed)
 
 
 class Attempts:
@@ -72,7 +71,7 @@ class Attempts:
         dependencies: what all attempts of the receiver share.
 
     Attributes:
-        tally: counts the attempts that have ended, if a handler had begun.
+        tally: counts attempts that have succeeded, and those whose handlers have failed.
         accepting: whether new attempts may begin; False once a shutdown has begun.
         loop_monitor: reports a handler that blocks the event loop.
     """
@@ -178,8 +177,10 @@ class Attempts:
             attempt.answer.give(BROKEN)
         attempt.leave()
         self._forget(attempt)
-        if attempt.lease.has_begun:
-            self.tally.note(uptime(), succeeded=attempt.has_succeeded)
+        if attempt.has_succeeded:
+            self.tally.handled += 1
+        elif attempt.lease.has_begun:
+            self.tally.failed += 1
 
     def _send_watermarks(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._sending is None or self._sending.done():
@@ -275,6 +276,7 @@ class Attempts:
         now = loop.time()
         self.loop_monitor.tick(now)
         self._enforce_limits(now)
+        self.tally.sample(now)
         if self._by_task:
             self._timer = loop.call_later(self._tick, self._on_timer)
         else:

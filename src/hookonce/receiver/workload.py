@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from ..clock import uptime
 from ..delivery.attempts import Attempts
 from ..stores.activity import ActivityStore
@@ -43,11 +45,11 @@ class Workload:
         if self._users == 0:
             return None
         running = self._attempts.running()
-        tally, now = self._attempts.tally, uptime()
+        tally, now = self._attempts.tally, asyncio.get_running_loop().time()
         return WorkerReport(
             endpoint=self._endpoint,
             process=process_name(),
-            uptime_seconds=now - self._since,
+            uptime_seconds=uptime() - self._since,
             concurrency=self._concurrency,
             running=tuple(running[:MOST_RUNNING]),
             running_count=len(running),
