@@ -33,7 +33,7 @@ async def shown(receiver: Receiver, folder: Path) -> tuple[float, bool, str]:
     async with inspected(receiver) as here:
         page = await here.page()
     count = page.split(f'href="{PATH}/dead"><b>')[1].split("<")[0]
-    return gauge, any("are dead letters" in finding.found for finding in findings), count
+    return gauge, any(finding.check == "dead_letters" for finding in findings), count
 
 
 async def test_the_gauge_the_doctor_and_the_inspector_count_a_kept_event_after_26_hours(
