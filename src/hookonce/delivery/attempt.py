@@ -112,6 +112,11 @@ class Unreadable(NamedTuple):
 
     fault: str
 
+    @property
+    def type(self) -> None:
+        """The type of the event, which is unknown."""
+        return
+
 
 class Ignored(NamedTuple):
     """This process has no handler for the event; ``outcome`` is the answer if no other has one."""

@@ -124,33 +124,19 @@ class Pipeline:
             return self._answer(received, since, _NO_SECRETS)
         if observers.look_closely:
             observers.notify_of(DeliveryAuthenticated, received, verified, hints)
-        answer_due = started + dependencies.limits.answer_seconds
-        return await self._receive(received, since, verified, hints, answer_due)
-
-    async def _receive(
-        self,
-        received: DeliveryReceived,
-        since: float,
-        verified: VerifiedDelivery,
-        hints: DeliveryHints,
-        answer_due: float,
-    ) -> Outcome:
-        """Parse a genuine delivery, and return the answer to it."""
-        event, event_type = self._parse(verified), None
+        event = self._parse(verified)
         if isinstance(event, Outcome):
-            outcome = event
-        else:
-            if not isinstance(event, Unreadable):
-                event_type = event.type
-            arrived = Delivery(
-                received.endpoint, verified.id, event_type, received.at_unix, verified.body
-            )
-            origin = Request(answer_due, hints.attempt, verified.timestamp)
-            outcome = await self._outcome(arrived, event, origin)
-        if (outcome is _NO_HANDLER or outcome is _UNKNOWN_TYPE) and not received.is_backfill:
-            self._ignored_types.note(event_type or "", verified.timestamp, received.at_unix)
+            return self._answer(received, since, event, verified=verified, hints=hints)
+        arrived = Delivery(
+            dependencies.endpoint, verified.id, event.type, received.at_unix, verified.body
+        )
+        answer_due = started + dependencies.limits.answer_seconds
+        origin = Request(answer_due, hints.attempt, verified.timestamp)
+        outcome = await self._outcome(arrived, event, origin)
+        if (outcome is _NO_HANDLER or outcome is _UNKNOWN_TYPE) and not is_backfill:
+            self._ignored_types.note(event.type or "", verified.timestamp, received.at_unix)
         return self._answer(
-            received, since, outcome, verified=verified, event_type=event_type, hints=hints
+            received, since, outcome, verified=verified, event_type=event.type, hints=hints
         )
 
     def _answer(
