@@ -19,7 +19,10 @@ from hookonce.stores.sqlite import SQLiteStore
 
 from .running import SECRET, Result, run
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user"),
+    pytest.mark.sample(5, of="file"),
+]
 
 SERVICE = 65534
 """The number of the service's user."""

@@ -54,8 +54,14 @@ async def sender(receiver: Receiver) -> AsyncIterator[TestSender]:
 
 
 async def test_with_its_file_gone_it_answers_503_and_is_not_ready_until_that_is_back(
-    path: Path, receiver: Receiver, sender: TestSender, has_inbox: bool, handled: list[str]
+    path: Path,
+    receiver: Receiver,
+    sender: TestSender,
+    has_inbox: bool,
+    handled: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("hookonce.watching.store_failures.RECENT_SECONDS", 0.2)
     before, refused = make_event(CommentReceived), make_event(CommentReceived)
     (await sender.send(before)).expect(*HANDLED[has_inbox])
     away = path.rename(path.with_name("away.db"))  # noqa: ASYNC240 - nobody else waits

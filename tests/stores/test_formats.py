@@ -35,7 +35,7 @@ from hookonce.stores.values import (
     new_token,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(16, of="file")]
 
 LEASE = 30.0
 ENDPOINT = "default"

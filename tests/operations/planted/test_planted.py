@@ -5,7 +5,7 @@ import pytest
 from .faults import COMMANDS, FAULTS
 from .walk import Row, rows, walk
 
-pytestmark = [pytest.mark.costs("3 s each"), pytest.mark.sample(8, of="file")]
+pytestmark = [pytest.mark.costs("3 s each"), pytest.mark.sample(4, of="file")]
 
 # Nothing is wrong with these servers: the doctor has nothing to find there.
 SOUND_SERVERS = {"hookonce's body limit", "wrong API URL"}
