@@ -9,6 +9,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from hookonce import verify
+
 from .recorder import Recorder, recording
 from .running import SECRET, Process, eventually, invoke, run
 from .running import running as running_command
@@ -97,6 +99,28 @@ def test_what_is_published_over_the_api_is_delivered_and_counted(
     assert ended.status == 0, ended
     assert "sent        1 events\ndelivered   1\n" in ended.output
     assert "given up    0\n" in ended.output
+
+
+def test_a_described_webhook_is_signed_with_the_configured_secret(
+    server: Recorder, tmp_path: Path
+) -> None:
+    """A receiver could not know a new one: the service shows no secret of a described webhook."""
+    (tmp_path / "secrets").write_text(SECRET)
+    data = described(tmp_path, f"webhooks: [{{url: '{server.url}'}}]\n")
+    arguments = ["--port", "0", "--data", data, "--events", "1"]
+    with running_command(
+        "emulate", *arguments, "--secrets-file", "secrets", here=tmp_path
+    ) as process:
+        eventually(lambda: server.requests, what="the event")
+        process.signal(signal.SIGTERM)
+    verify(server.requests[0].body, server.requests[0].headers, SECRET)
+
+
+def test_a_secret_that_would_sign_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secrets").write_text(SECRET)
+    file = str(tmp_path / "secrets")
+    refusal = "--secrets-file has no use here: add --to, or describe a webhook without a secret"
+    invoke("emulate", "--port", "0", "--secrets-file", file).says(refusal, status=2)
 
 
 RECEIVER = """

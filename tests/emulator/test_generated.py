@@ -272,3 +272,18 @@ def test_event_types_are_subscribable_often_comments_and_rarely_lost_channels() 
     assert drawn.most_common(1)[0][0] == "comment.received"
     assert drawn["post.target.published"] > 2 * drawn["post.target.failed"]
     assert drawn["channel.disconnected"] < 0.05 * sum(drawn.values())
+
+
+def test_only_active_channels_get_comments_and_any_channel_gets_lost() -> None:
+    """A platform sends nothing to a channel that is not connected."""
+    usual = EventGenerator(0).channels
+    lost = [channel.model_copy(update={"status": "needs_reconnect"}) for channel in usual[1:]]
+    generator = EventGenerator(1, channels=[*lost, usual[0]])
+    assert {generator.data("comment.received")["channelId"] for _ in SEEDS} == {usual[0].id}
+    assert len({str(generator.data("channel.unhealthy")["id"]) for _ in SEEDS}) > 1
+
+
+def test_without_an_active_channel_any_channel_gets_comments() -> None:
+    usual = EventGenerator(0).channels
+    lost = [channel.model_copy(update={"status": "error"}) for channel in usual[:1]]
+    assert EventGenerator(1, channels=lost).data("comment.received")["channelId"] == usual[0].id

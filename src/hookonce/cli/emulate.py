@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import httpx2
 from hookonce.emulator import FLOWS, Chaos, Disturbance, EmulatedService, WorkspaceData
 from hookonce.emulator.chaos import moments_of
 from hookonce.emulator.rules import SUBSCRIBABLE
+from hookonce.verification.providers import SECRETS_VARIABLE
 
 from .attempts import Tally, print_report
 from .emulation import Emulation, PacedEmitter, emit_all
@@ -155,8 +157,7 @@ def emulate(
     try:
         service = EmulatedService(
             url if url is None else _checked(url),
-            # The newest secret signs. Endpoints registered through the API get their own secrets.
-            secret=None if url is None else load_secrets(secrets_file)[0],
+            secret=_signing_secret(url, data, secrets_file),
             data=data,
             speed=speed,
             chaos=chaos,
@@ -182,6 +183,27 @@ def emulate(
     waiting = len(service.deliveries(status="pending"))
     if not print_report(tally, waiting, service.endpoints, service.seed, output):
         raise SystemExit(Status.FOUND)
+
+
+def _signing_secret(
+    url: str | None, data: WorkspaceData | None, secrets_file: Path | None
+) -> str | None:
+    """Return the newest secret, for --to and for described webhooks without a secret.
+
+    Described webhooks get a new secret if none is configured. Endpoints registered through the API
+    always get new secrets.
+    """
+    if url is None:
+        if data is None or all(webhook.secret for webhook in data.webhooks):
+            if secrets_file is not None:
+                raise click.UsageError(
+                    "--secrets-file has no use here: add --to, or describe a webhook without a"
+                    " secret in --data"
+                )
+            return None
+        if secrets_file is None and not os.environ.get(SECRETS_VARIABLE):
+            return None
+    return load_secrets(secrets_file)[0]
 
 
 def _loaded(path: Path) -> WorkspaceData:

@@ -146,6 +146,12 @@ class EventGenerator:
             for platform, channel_id, username, display_name, followers in _WORKSPACE
         )
 
+    @property
+    def active_channels(self) -> tuple[Channel, ...]:
+        """The channels that are active; all channels if none is."""
+        active = tuple(channel for channel in self.channels if channel.status == "active")
+        return active or self.channels
+
     def event_type(self) -> str:
         """Return a random event type: often a comment, seldom a lost channel, never a test."""
         return self._random.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]
@@ -156,9 +162,12 @@ class EventGenerator:
         Args:
             event_type: a type of the interface (Events: Event types). The data of ``webhook.test``
                 is not shown there, so it is empty, as it is for unknown types.
-            channel: the channel of the event; any of the workspace's by default.
+            channel: the channel of the event; by default any active one, and any of the
+                workspace's for an event about a channel.
         """
-        channel = channel or self._random.choice(self.channels)
+        if channel is None:
+            lost = event_type.startswith("channel.")
+            channel = self._random.choice(self.channels if lost else self.active_channels)
         match event_type:
             case "post.target.published":
                 return self._target(channel, published=True)

@@ -89,7 +89,8 @@ class EmulatedService:
             server. It is registered as an endpoint for ``events``. Without a target, only the API
             registers endpoints.
         secret: the endpoint's ``whsec_`` secret; by default the newest secret of a ``Receiver``,
-            otherwise a new one, which the method ``secret`` returns.
+            otherwise a new one, which the method ``secret`` returns. It also signs for the webhooks
+            of ``data`` that have no secret of their own.
         events: the event types that the target subscribes to; all by default.
         path: the path at which the application receives.
         service: the name in the service's own headers and keys; by default the service name of a
@@ -207,7 +208,7 @@ class EmulatedService:
             allow_loopback=allow_loopback,
         )
         self._api = Api(backend, self._keys, self._quota)
-        self._start_with(data)
+        self._start_with(data, secret)
         if target is not None:
             self._register(target, secret, events, path)
 
@@ -450,7 +451,7 @@ class EmulatedService:
             requests, self.workspace.limits.requests_per_day, self._time.now()
         )
 
-    def _start_with(self, data: WorkspaceData) -> None:
+    def _start_with(self, data: WorkspaceData, secret: str | None) -> None:
         now = self._time.now()
         random = Random(f"{self.seed}:workspace")  # noqa: S311 - no secrets
         generator = EventGenerator(random, clock=self._time.now)
@@ -466,10 +467,10 @@ class EmulatedService:
             self.leave_quota(data.limits.requests_left)
         for key in data.keys:
             expires_at = None if key.expires_at is None else key.expires_at.timestamp()
-            secret = key.key.get_secret_value()
-            self._keys.add(secret, key.role, name=key.name, expires_at=expires_at)
+            text = key.key.get_secret_value()
+            self._keys.add(text, key.role, name=key.name, expires_at=expires_at)
         for webhook in data.webhooks:
-            given = webhook.secret.get_secret_value() if webhook.secret else new_secret()
+            given = webhook.secret.get_secret_value() if webhook.secret else secret or new_secret()
             decode_secret(given)
             endpoint_id = webhook.id or self._new_id("wh")
             url = _checked_url(webhook.url)
