@@ -40,6 +40,7 @@ MODULES = {
     "with_ledger": WITH_LEDGER,
     "unclosed": "receiver = (\n",
     "needy": "import no_such_dependency\n",
+    "unset": "import os\nos.environ['NO_SUCH_SETTING']\n",
     "raising": "raise RuntimeError('first line\\nsecond line')\n",
     "wrong_handler": APP.replace("handle(event: CommentReceived)", "handle()"),
     "bakery/__init__": "",
@@ -75,6 +76,7 @@ def here(tmp_path: Path) -> Path:
         ("unclosed:receiver", "SyntaxError: '(' was never closed (unclosed.py, line 1)"),
         ("needy:receiver", "No module named 'no_such_dependency' (needy.py, line 1: "),
         ("raising:receiver", "RuntimeError: first line (raising.py, line 1: "),
+        ("unset:receiver", "KeyError: 'NO_SUCH_SETTING' (unset.py, line 2: os.environ["),
         (
             "wrong_handler:receiver",
             "TypeError: handle must be callable as (event) or (event, context) (wrong_handler.py,",

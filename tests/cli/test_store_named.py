@@ -73,7 +73,7 @@ def test_several_ids_follow_a_store_that_is_not_among_the_arguments(file: str) -
 @pytest.mark.parametrize("words", [["dead", "list"], ["inbox", "retry", "--all"]])
 def test_without_a_store_it_says_the_three_ways_to_name_one(words: list[str]) -> None:
     invoke(*words, environment={"HOOKONCE_STORE": ""}).says(
-        "name the store: STORE_URL, --store-file, or $HOOKONCE_STORE", status=2
+        "name the store: STORE_URL, MODULE:RECEIVER, --store-file, or $HOOKONCE_STORE", status=2
     )
 
 

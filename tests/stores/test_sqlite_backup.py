@@ -241,6 +241,17 @@ async def test_where_there_are_no_hard_links_nothing_is_overwritten_either(
     assert files_beside(copy) == [copy.name]
 
 
+async def test_a_folder_that_is_closed_to_this_user_is_named_as_such(
+    store: SQLiteStore, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(StoreError, match="this user may not write there; choose a folder"):
+        await store.backup(copy)
+
+
 async def test_a_file_that_appears_meanwhile_stays(
     store: SQLiteStore, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

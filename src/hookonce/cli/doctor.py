@@ -37,7 +37,7 @@ from hookonce.stores.sqlite import SQLiteStore
 
 from .ending import end_with_its_threads
 from .health import ask
-from .loading import factory_option, import_named, receivers_of
+from .loading import NotFound, factory_option, import_named, receivers_of
 from .output import Output, json_option
 from .statuses import Status
 
@@ -171,8 +171,8 @@ def _load(target: str, url: str | None, *, factory: bool) -> tuple[Subject, ...]
     module_name, _, attribute = target.partition(":")
     try:
         named = import_named(target, factory=factory)
-    except LookupError as error:
-        raise click.UsageError(str(error.args[0])) from None
+    except NotFound as error:
+        raise click.UsageError(str(error)) from None
     except ModuleNotFoundError as error:
         return fault("import", f"{module_name} needs {error.name}", "install it")
     except Exception as error:  # noqa: BLE001 - an imported module may raise anything

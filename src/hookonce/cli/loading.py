@@ -119,8 +119,8 @@ def load(name: str, *, factory: bool = False) -> Loaded:
     module_name, _, attribute = name.partition(":")
     try:
         named = import_named(name, factory=factory)
-    except LookupError as error:
-        raise CannotBegin(str(error.args[0])) from None
+    except NotFound as error:
+        raise CannotBegin(str(error)) from None
     except SecretError as error:
         raise CannotBegin(f"{module_name} cannot start: {error}") from None
     except (click.ClickException, KeyboardInterrupt):
@@ -180,6 +180,14 @@ def logged_fault(error: Exception) -> str:
     return fault if is_known else f"{fault}; --log-level debug shows the traceback"
 
 
+class NotFound(LookupError):  # noqa: N818 - the name says what happened
+    """There is no module, object or factory of the name.
+
+    The class differs from those of errors of the module itself, such as the ``KeyError`` of
+    ``os.environ["NAME"]``.
+    """
+
+
 def import_named(name: str, *, factory: bool) -> object:
     """Import and return the object that ``MODULE:NAME`` names; call it if ``factory`` is true.
 
@@ -187,11 +195,11 @@ def import_named(name: str, *, factory: bool) -> object:
     is set. Every error of the module passes through.
 
     Raises:
-        LookupError: there is no such module, object or factory; the text says which.
+        NotFound: there is no such module, object or factory; the text says which.
     """
     module_name, colon, attribute = name.partition(":")
     if not (all(module_name.split(".")) and colon and all(attribute.split("."))):
-        raise LookupError(
+        raise NotFound(
             f"{name!r} does not name a receiver; write MODULE:NAME, for example app.hooks:receiver"
         )
     sys.path[:0] = [folder for folder in _current_folder() if folder not in sys.path]
@@ -204,12 +212,12 @@ def import_named(name: str, *, factory: bool) -> object:
             likely = f"; did you mean '{module_name.removesuffix('.py')}:{attribute}'?"
         else:
             likely = _close(error.name.rpartition(".")[2], _modules_beside(error.name))
-        raise LookupError(f"there is no module {module_name!r} here{likely}") from None
+        raise NotFound(f"there is no module {module_name!r} here{likely}") from None
     place = module_name
     for part in attribute.split("."):
         inner = named.get(part) if isinstance(named, Mapping) else getattr(named, part, None)
         if inner is None:
-            raise LookupError(f"there is no {part!r} in {place}{_likely(part, named)}")
+            raise NotFound(f"there is no {part!r} in {place}{_likely(part, named)}")
         named, place = inner, f"{place}.{part}"
     return _made_by(named, attribute) if factory else named
 
@@ -249,9 +257,9 @@ def _close(wrong: str, known: Iterable[str]) -> str:
 
 def _made_by(function: object, attribute: str) -> object:
     if not callable(function):
-        raise LookupError(f"{attribute!r} is not a function; leave out --factory")  # noqa: TRY004 - a wrong name on the command line
+        raise NotFound(f"{attribute!r} is not a function; leave out --factory")
     made = function()
     if inspect.iscoroutine(made):
         made.close()
-        raise LookupError(f"{attribute!r} is async; a factory must be a plain function")
+        raise NotFound(f"{attribute!r} is async; a factory must be a plain function")
     return made

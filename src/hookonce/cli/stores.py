@@ -27,8 +27,9 @@ T = TypeVar("T")
 STORE_VARIABLE = "HOOKONCE_STORE"
 
 STORE_HELP = f"""STORE_URL is the URL of the receiver's store, for example sqlite:///hookonce.db
-or redis://localhost:6379/0. Every user of the machine can see arguments: put a URL with a password
-into the environment variable {STORE_VARIABLE}, or into a file named by --store-file."""
+or redis://localhost:6379/0. MODULE:RECEIVER in its place names a receiver that uses the store.
+Every user of the machine can see arguments: put a URL with a password into the environment variable
+{STORE_VARIABLE}, or into a file named by --store-file."""
 """The help text about stores, for every group of commands that takes a store."""
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -84,7 +85,8 @@ def _named(words: tuple[str, ...], store_file: Path | None) -> tuple[str, tuple[
         return in_environment, words
     if not words:
         raise click.UsageError(
-            f"name the store: STORE_URL, --store-file, or ${STORE_VARIABLE} in the environment"
+            f"name the store: STORE_URL, MODULE:RECEIVER, --store-file, or ${STORE_VARIABLE} in the"
+            " environment"
         )
     return words[0], words[1:]
 

@@ -28,7 +28,8 @@ _log = get_logger("hookonce.effects")
 T = TypeVar("T")
 
 TABLE_HINT = (
-    "do its tables exist, as `hookonce ledger sql` prints them, and may this user write to them?"
+    "do its tables exist, as `hookonce ledger sql` prints them, may this user write to them, and"
+    " can the database be reached?"
 )
 
 _TRIES = 5

@@ -47,7 +47,7 @@ from ..watching.records import (
 )
 from ..watching.store_failures import RECENT_SECONDS
 
-with NeedsExtra("prometheus", "the metrics", "prometheus_client"):
+with NeedsExtra("prometheus", "PrometheusObserver", "prometheus_client"):
     from prometheus_client import CollectorRegistry, make_asgi_app, values
     from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 

@@ -63,7 +63,8 @@ def error_text(error: BaseException) -> str:
     """
     if isinstance(error, SyntaxError):
         return f"SyntaxError in {Path(error.filename or '?').name}, line {error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
+    found = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in found if not frame.filename.startswith("<")]  # <frozen os>
     if not frames:
         return type(error).__name__
     file = Path(frames[-1].filename)

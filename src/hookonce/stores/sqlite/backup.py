@@ -158,6 +158,9 @@ def _written(
             continue
         except apsw.Error as error:
             raise _failed(target, reason_of(error)) from error
+        except PermissionError as error:
+            why = "this user may not write there; choose a folder that it may write to"
+            raise _failed(target, why) from error
         except OSError as error:
             raise _failed(target, error.strerror or str(error)) from error
     why = "this process forks too often; run `hookonce store backup` instead"
@@ -203,7 +206,10 @@ def _check_target(source: Path, target: Path, *, overwrite: bool) -> None:
     if target.exists() and not target.is_file():
         raise StoreError(f"{str(target)!r} is not a regular file; choose another path")
     if not overwrite and os.path.lexists(target):
-        raise StoreError(f"{str(target)!r} exists already; choose another path, or overwrite it")
+        raise StoreError(
+            f"{str(target)!r} exists already; choose another path, or allow it with"
+            " --overwrite (in Python: overwrite=True)"
+        )
     for suffix in _BESIDE:
         if os.path.lexists(f"{target}{suffix}"):
             raise StoreError(
