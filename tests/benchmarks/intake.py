@@ -143,8 +143,8 @@ def _loads(wrk: str, names: Sequence[str], at_once: int, rounds: int, seconds: i
         write_requests(file, secret, 1)
         first = measured(_BASE, 1)
         # One file for all, since each has a store of its own. What handles a delivery is slower
-        # than what does nothing with it, so there are enough.
-        enough = int(seconds * first.per_second)
+        # than what does nothing with it; twice as many are enough on a busy machine, too.
+        enough = int(2 * seconds * first.per_second)
         for number in range(rounds):
             write_requests(file, secret, enough)
             for name in names if number % 2 else reversed(names):
