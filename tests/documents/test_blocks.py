@@ -30,6 +30,7 @@ READ = {"sh", "yaml", "json", "toml", "ini", "nginx", "dockerfile", "sql", "text
 
 LONG = {
     "chaos.md": "5 s",
+    "client.md": "6 s",
     "dead-letters.md": "6 s",
     "effects.md": "12 s",
     "emulator.md": "8 s",
