@@ -141,7 +141,7 @@ def test_a_report_names_each_handler_with_one_line_of_why() -> None:
         "z: no handler of this name is registered for it here",
     ]
     assert missing.outstanding == set("abcdeyz")
-    assert [failure.handler for failure in missing.errors] == ["a", "b", "c"]
+    assert [failure.handler for failure in missing.failures_except_retries] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -194,6 +194,16 @@ class Attempt:
         self.lease.hold(claim, *asked_at)
         self.phase = HANDLING
 
+    def start(self, running: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine, which awaits `go`, in the attempt's own task, and return the task."""
+        # Do not use the loop's task factory: an eager task would run before `Attempts` knows it.
+        self.lease.task = task = asyncio.Task(running, loop=self.lease.loop, name=self.key)
+        return task
+
+    def refuse(self) -> None:
+        """Begin no handler without a claim, or without its key lock: a shutdown has begun."""
+        self.lease.is_refused = True
+
     async def go(self) -> None:
         """Run the whole attempt: claim, run the handlers, settle."""
         origin, claim = self.origin, self.lease.claim or await self._claim()
@@ -228,10 +238,10 @@ class Attempt:
 
     async def _claim(self) -> Claimed | None:
         """Return the claim; answer and return None if the event cannot be claimed in time."""
-        dependencies, lease, observers = self.dependencies, self.lease, self.dependencies.observers
-        limits, due, pause = dependencies.limits, self.answer.due, FIRST_POLL_SECONDS
+        dependencies, lease, due = self.dependencies, self.lease, self.answer.due
+        limits, observers, pause = dependencies.limits, dependencies.observers, FIRST_POLL_SECONDS
         self._token = token = new_token()
-        while not self.handling.is_refused:
+        while not lease.is_refused:
             monotonic, now = time.monotonic(), lease.loop.time()
             left = due - now
             try:
@@ -250,7 +260,7 @@ class Attempt:
             if isinstance(result, Claimed):
                 lease.hold(result, monotonic, now)
                 self.phase = HANDLING
-                if not self.handling.is_refused:
+                if not lease.is_refused:
                     return result
                 await self._abandon(later(Reason.SHUTTING_DOWN))
                 return None
@@ -431,7 +441,7 @@ class Attempt:
         if report.absent:
             self._log_error("%s %s", absence_text(report.absent))
             self.dependencies.absent.note(str(self.key), report.absent)
-        failures = report.failures if is_final else report.errors
+        failures = report.failures if is_final else report.failures_except_retries
         if not failures:
             return
         count, number = len(failures), self.lease.number

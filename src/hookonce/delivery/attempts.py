@@ -142,10 +142,9 @@ class Attempts:
         if loop is not self._loop:
             self._forget_lost()
             self._loop, self._timer, self._sending = loop, None, None
-        if self._dependencies.watermarks and self._given_up.issuperset(self._by_task):
+        if self._dependencies.unrecorded.watermarks and self._given_up.issuperset(self._by_task):
             self._send_watermarks(loop)  # no running attempt would send the watermarks
-        # Do not use the loop's task factory: an eager task would run before `_by_task` has it.
-        attempt.lease.task = task = asyncio.Task(self._go(attempt), loop=loop, name=attempt.key)
+        task = attempt.start(self._go(attempt))
         self._by_key[attempt.key] = self._by_task[task] = attempt
         if self._timer is None or len(self._by_task) == 1:
             self._start_timer(loop)
@@ -194,7 +193,7 @@ class Attempts:
         except asyncio.CancelledError:
             attempt.stop()
             await asyncio.wait({attempt.task})
-            if self._dependencies.watermarks:
+            if self._dependencies.unrecorded.watermarks:
                 self._send_watermarks(attempt.lease.loop)
             raise
         return attempt.answer.outcome or later(Reason.SHUTTING_DOWN)
@@ -203,7 +202,7 @@ class Attempts:
         """Begin no more attempts, and no handlers of an attempt that has no claim yet."""
         self.accepting = False
         for attempt in self._by_task.values():
-            attempt.handling.is_refused = True
+            attempt.refuse()
 
     async def idle(self, seconds: float) -> bool:
         """Wait until no attempt is left; return False if ``seconds`` pass first."""
@@ -268,7 +267,7 @@ class Attempts:
         lost = [attempt for task, attempt in self._by_task.items() if task.get_loop().is_closed()]
         for attempt in lost:
             if self._by_key.get(attempt.key) is attempt:
-                self._dependencies.unrecorded[attempt.key] = attempt.lease.finished
+                self._dependencies.unrecorded.successes[attempt.key] = attempt.lease.finished
             self._forget(attempt)
 
     def _on_timer(self) -> None:

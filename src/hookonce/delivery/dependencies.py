@@ -8,11 +8,11 @@ from typing import Protocol
 from ..clock import Clock
 from ..routing.table import HandlerTable
 from ..stores.protocols import Claims, KeyLocks, Queue
-from ..stores.values import DeliveryKey, KeyLock, Watermark
 from ..watching.absent_handlers import AbsentHandlers
 from ..watching.observers import Observers
 from .calls import Threads
 from .limits import Limits
+from .unrecorded import Unrecorded
 
 
 class AttemptStore(Claims, KeyLocks, Protocol):
@@ -33,10 +33,7 @@ class Dependencies:
         observers: notified of every step.
         threads: where sync handlers run.
         absent: remembers the handlers that events need, and that this process does not have.
-        unrecorded: for each event the handlers that succeeded in an attempt whose lease ended
-            before the store knew it; the next attempt in this process skips them.
-        watermarks: for each key lock the newest event that succeeded in this process, while the
-            store may not know it.
+        unrecorded: the successes of this process that the store may not know.
     """
 
     endpoint: str
@@ -48,5 +45,4 @@ class Dependencies:
     observers: Observers
     threads: Threads
     absent: AbsentHandlers = field(default_factory=AbsentHandlers)
-    unrecorded: dict[DeliveryKey, set[str]] = field(default_factory=dict)
-    watermarks: dict[KeyLock, Watermark] = field(default_factory=dict)
+    unrecorded: Unrecorded = field(default_factory=Unrecorded)

@@ -48,7 +48,6 @@ class Handling:
         origin: where the attempt comes from.
         calls: the handlers that run now.
         last_chance: whether the event may not be delivered again if this attempt fails.
-        is_refused: whether handlers that still wait for a key lock must not begin.
         success: the answer if every handler succeeds: STALE if a newer event has succeeded and so
             each was skipped.
     """
@@ -59,7 +58,6 @@ class Handling:
     origin: Origin
     calls: Calls
     last_chance: bool = False
-    is_refused: bool = False
     success: Outcome = HANDLED
     _most_finished: int = 0
     _stale_count: int = 0
@@ -221,10 +219,13 @@ class Handling:
         name, now = holder.key_lock.handler, self.lease.loop.time
         waits_full_time, pause = self._waits_full_time(), FIRST_POLL_SECONDS
         due = self._lock_due(waits_full_time)
-        while waits_full_time or not self.is_refused:
+        while waits_full_time or not self.lease.is_refused:
             try:
                 result = await holder.acquire()
-                if isinstance(result, Acquired) and holder.key_lock in self.dependencies.watermarks:
+                if (
+                    isinstance(result, Acquired)
+                    and holder.key_lock in self.dependencies.unrecorded.watermarks
+                ):
                     # While the store granted the lock, a newer event of this process has succeeded.
                     await holder.release_once()
                     continue

@@ -3,7 +3,7 @@
 A `KeyLockHolder` holds a key lock of the store for one call of a handler. Until it releases the
 lock, no other process can acquire it. A success raises the lock's watermark before the release.
 
-While the store cannot be reached, `Dependencies.watermarks` keeps the watermark of a handler that
+While the store cannot be reached, `Unrecorded.watermarks` keeps the watermark of a handler that
 has succeeded. Every later call about that key lock sends the watermark first, and the handler
 counts as finished only after that.
 """
@@ -77,7 +77,7 @@ class KeyLockHolder:
     async def acquire(self, waiting: DeliveryKey | None = None) -> AcquireResult:
         """Ask for the lock once; if it is busy, note the event of the inbox as waiting."""
         # Send an unsent watermark first, or an older event could acquire the lock.
-        if self.key_lock in self.dependencies.watermarks:
+        if self.key_lock in self.dependencies.unrecorded.watermarks:
             await self.send_watermark()
         limits, asked_at = self.dependencies.limits, time.monotonic()
         call = self.dependencies.store.acquire_key_lock(
@@ -119,7 +119,7 @@ class KeyLockHolder:
         """Keep the watermark of a success until the store has recorded it."""
         self.is_released = self.has_succeeded = True
         if self.watermark is not None:
-            watermarks = self.dependencies.watermarks
+            watermarks = self.dependencies.unrecorded.watermarks
             watermarks[self.key_lock] = max(
                 self.watermark, watermarks.get(self.key_lock, self.watermark)
             )
@@ -127,7 +127,7 @@ class KeyLockHolder:
     @property
     def has_unsent_watermark(self) -> bool:
         """Whether the call has succeeded and the store may not know its watermark."""
-        return self.has_succeeded and self.key_lock in self.dependencies.watermarks
+        return self.has_succeeded and self.key_lock in self.dependencies.unrecorded.watermarks
 
     async def release(self, *, gives_up: Callable[[], bool] = lambda: True) -> None:
         """Release the lock and make the next event due; repeat until the watermark is recorded.
@@ -201,7 +201,7 @@ class KeyLockHolder:
         self, token: Token, event: DeliveryKey | None
     ) -> DeliveryKey | None:
         """Release the lock with any unsent watermark; take the next event from its queue."""
-        watermarks, key_lock = self.dependencies.watermarks, self.key_lock
+        watermarks, key_lock = self.dependencies.unrecorded.watermarks, self.key_lock
         watermark = watermarks.get(key_lock)
         call = self.dependencies.store.release_key_lock(
             key_lock, token, watermark=watermark, event=event
@@ -231,8 +231,8 @@ class KeyLockHolder:
 async def send_watermarks(dependencies: Dependencies) -> None:
     """Send the watermarks that the store had not recorded when their attempts ended."""
     pause = FIRST_PAUSE_SECONDS
-    while dependencies.watermarks:
-        for key_lock in tuple(dependencies.watermarks):
+    while dependencies.unrecorded.watermarks:
+        for key_lock in tuple(dependencies.unrecorded.watermarks):
             with suppress(StoreError):
                 await KeyLockHolder(dependencies=dependencies, key_lock=key_lock).send_watermark()
         await asyncio.sleep(pause)

@@ -62,6 +62,7 @@ class Lease:
         finished: the handlers known to have succeeded.
         extend_at: when to extend the claim next, in the event loop's time.
         has_begun: whether a handler has begun; the attempt counts only then.
+        is_refused: whether a shutdown has begun: ask for the claim, or for a key lock, no more.
     """
 
     dependencies: Dependencies
@@ -74,7 +75,8 @@ class Lease:
     number: int = 1
     finished: set[str] = field(default_factory=set)
     has_begun: bool = False
-    _locks: list[KeyLockHolder] = field(default_factory=list)
+    is_refused: bool = False
+    _locks: tuple[KeyLockHolder, ...] = ()
     sure_until: float = 0.0
     _ends_at: float = inf
     extend_at: float = inf
@@ -130,12 +132,12 @@ class Lease:
         self._ends_at = asked_loop + claim.lease_seconds
         self.extend_at = asked_loop + claim.lease_seconds / 3
         self.finished |= claim.finished
-        if self.dependencies.unrecorded:
-            self.finished |= self.dependencies.unrecorded.pop(self.key, set())
+        if unrecorded := self.dependencies.unrecorded.successes:
+            self.finished |= unrecorded.pop(self.key, set())
 
     def extend_with(self, lock: KeyLockHolder) -> None:
         """Extend a key lock whenever the claim is extended."""
-        self._locks.append(lock)
+        self._locks += (lock,)
 
     def adopt(self, claim: Claimed) -> None:
         """Continue under a claim that the store granted after this lease was lost."""
@@ -189,7 +191,7 @@ class Lease:
             return False
         self.sure_until = asked_at.monotonic + claim.lease_seconds
         self._ends_at = asked_at.loop + claim.lease_seconds
-        for lock in tuple(self._locks):
+        for lock in self._locks:
             await lock.extend()
         return True
 
@@ -223,17 +225,17 @@ class Lease:
         That attempt takes them with `hold`, and may leave its own set later. So the identity of the
         set shows whose successes it holds.
         """
-        return self.dependencies.unrecorded.get(self.key) is self.finished
+        return self.dependencies.unrecorded.successes.get(self.key) is self.finished
 
     def leave_unrecorded(self) -> None:
         """Leave the successes to the next attempt of this process, since the lease is over."""
         self.stop_extending()
-        self.dependencies.unrecorded[self.key] = self.finished
+        self.dependencies.unrecorded.successes[self.key] = self.finished
 
     def forget_unrecorded(self) -> None:
         """Leave nothing to the next attempt, since the store knows the successes now."""
         if self.is_unrecorded:
-            del self.dependencies.unrecorded[self.key]
+            del self.dependencies.unrecorded.successes[self.key]
 
     def _record(self, settlement: Settlement, claim: Claimed) -> Awaitable[Ownership | None]:
         """Call the store's method for this kind of settlement."""

@@ -203,7 +203,7 @@ class Pipeline:
             outcome = await attempts.begin(attempt).answer.future
         else:
             outcome = await self._join(attempt)
-        if is_last_delivery(origin.delivery_attempt) and outcome.reason is Reason.IN_FLIGHT:
+        if outcome.reason is Reason.IN_FLIGHT and is_last_delivery(origin.delivery_attempt):
             await self._keep_in_flight(arrived, redelivered_until(attempt.event, origin.sent_at))
         return outcome
 

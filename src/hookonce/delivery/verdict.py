@@ -110,7 +110,7 @@ class Report(NamedTuple):
         return max((seconds for seconds in asked if seconds is not None), default=None)
 
     @property
-    def errors(self) -> tuple[Failure, ...]:
+    def failures_except_retries(self) -> tuple[Failure, ...]:
         """All failures except ``Retry``, which a handler raises on purpose."""
         return tuple(f for f in self.failures if not isinstance(f.error, Retry))
 
@@ -253,7 +253,7 @@ def decide(
 def _outcome(report: Report) -> Outcome:
     """Return the answer for an event that is to be delivered again."""
     errors = [failure.error for failure in report.failures]
-    if report.errors:
+    if report.failures_except_retries:
         return _FAILED
     if any(isinstance(error, LeaseLost) for error in errors):
         return later(Reason.IN_FLIGHT)
@@ -285,6 +285,6 @@ def wait_seconds(report: Report, backoff_seconds: float) -> float:
 
     A `Retry(after=…)` may wait less than the backoff, unless another handler has failed.
     """
-    least = backoff_seconds if report.errors or report.absent else 0.0
+    least = backoff_seconds if report.failures_except_retries or report.absent else 0.0
     asked = backoff_seconds if report.retry_after is None else report.retry_after
     return max(least, asked)

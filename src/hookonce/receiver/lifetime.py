@@ -139,7 +139,7 @@ class Lifetime:
                     await self.intake.stop()
                 await self.attempts.drain()
                 await self.ignored.stop()
-                for key_lock in self.dependencies.watermarks:
+                for key_lock in self.dependencies.unrecorded.watermarks:
                     _log.error(
                         "%s has succeeded, but its watermark could not be recorded before the"
                         " shutdown; an older event may run after the one that succeeded",
