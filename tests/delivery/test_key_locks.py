@@ -595,6 +595,29 @@ class TestTrouble:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """An older event must not come after it in the next process."""
+        await self.succeed_in_a_cancelled_thread(
+            tmp_path, monkeypatch, name="latest", latest_by=lambda event: event.data.id
+        )
+        following = receiver_on(sqlite_url(tmp_path))
+        runs = latest(following)
+        async with following:
+            assert answer_of(await deliver(following, channel_event(1))) == (200, "stale")
+        assert runs.ids == []
+
+    async def test_a_thread_that_succeeds_while_it_is_cancelled_releases_its_key_lock(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await self.succeed_in_a_cancelled_thread(
+            tmp_path, monkeypatch, name="serial", serial_by=lambda event: event.data.id
+        )
+        key_lock = KeyLock("default", "serial", CHANNEL)
+        store = SQLiteStore(tmp_path / "hooks.db")
+        assert await store.acquire_key_lock(key_lock, new_token(), 1.0) == Acquired()
+        await store.aclose()
+
+    async def succeed_in_a_cancelled_thread(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
+    ) -> None:
         receiver = receiver_on(sqlite_url(tmp_path), drain_seconds=0.1)
         began, may_end = threading.Event(), threading.Event()
         threads: list[Future[bool]] = []
@@ -615,7 +638,7 @@ class TestTrouble:
                 may_end.set()
                 threads[0].result(20)
 
-        @receiver.on(ChannelUnhealthy, name="latest", latest_by=lambda event: event.data.id)
+        @receiver.on(ChannelUnhealthy, **options)
         def succeed(_: ChannelUnhealthy) -> None:
             began.set()
             assert may_end.wait(20)
@@ -624,11 +647,6 @@ class TestTrouble:
             running = asyncio.create_task(deliver(receiver, channel_event(2)))
             await until(began.is_set)
         assert answer_of(await running) == (503, "shutting_down")
-        following = receiver_on(sqlite_url(tmp_path))
-        runs = latest(following)
-        async with following:
-            assert answer_of(await deliver(following, channel_event(1))) == (200, "stale")
-        assert runs.ids == []
 
 
 class TestRegistration:

@@ -56,8 +56,8 @@ from ..watching.records import EventBuried, EventClaimed, EventDeferred, EventRe
 from .answer import Answer
 from .calls import Call, Calls
 from .dependencies import Dependencies
-from .handling import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, Handling
-from .lease import Instant, Lease
+from .handling import Handling
+from .lease import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, Instant, Lease
 from .limits import store_seconds_within
 from .origin import Origin, Queued, Request
 from .verdict import (
@@ -327,16 +327,22 @@ class Attempt:
             keeps_bodies=self.dependencies.store.keeps_bodies,
             backoff_seconds=self.origin.backoff_seconds,
         )
-        if isinstance(settlement, Defer) and settlement.counts:
-            await self.handling.forget_waiting()
+        waits = self.handling.waits
+        if waits is not None and isinstance(settlement, Defer) and settlement.counts:
+            await waits.leave_queues()
         ownership = await self._record(settlement)
         is_held = ownership is Ownership.HELD
         if self.phase is not LATE:  # a late attempt has answered in `_answer_unrecorded`
             self.answer.give(settlement.outcome if is_held else _CLAIMED_SINCE)
             self._notify(settlement, ownership)
         self.leave()
-        if isinstance(settlement, Defer) and not settlement.counts and is_held:
-            await self.handling.note_waiting()
+        if (
+            waits is not None
+            and isinstance(settlement, Defer)
+            and not settlement.counts
+            and is_held
+        ):
+            await waits.join_queues()
         then = what_follows(settlement) if is_held else "another attempt follows"
         await self._report_failures(report, is_final=isinstance(settlement, Bury), then=then)
 

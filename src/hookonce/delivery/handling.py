@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from ..errors import AlreadyDone, StoreError
+from ..errors import AlreadyDone
 from ..logs import get_logger
-from ..outcome import HANDLED, STALE, Outcome, Reason
+from ..outcome import HANDLED, STALE, Outcome
 from ..routing.context import Context
 from ..routing.handler import ErrorHook, Handler
-from ..routing.keyed import TooLateError, watermark_of
-from ..stores.values import Acquired, Busy, Stale
+from ..routing.keyed import Keyed, TooLateError, watermark_of
+from ..stores.values import Stale
 from ..watching.records import (
     HandlerFailed,
     HandlerFinished,
@@ -24,17 +24,13 @@ from ..watching.records import (
 )
 from .calls import Calls, add_note, as_exception
 from .dependencies import Dependencies
+from .key_lock_waits import KeyLockWaits
 from .key_locks import KeyLockHolder
 from .lease import Lease
-from .origin import Origin, Queued, Replay, Request
+from .origin import Origin, Queued, Replay
 from .verdict import Failure, LeaseLost, NotAcquired, Report
 
 _log = get_logger("hookonce")
-
-# Pauses before asking again for a claim or key lock that another attempt holds. The first pauses
-# are short, since most handlers are quick.
-FIRST_POLL_SECONDS = 0.05
-LONGEST_POLL_SECONDS = 0.5
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -50,6 +46,7 @@ class Handling:
         last_chance: whether the event may not be delivered again if this attempt fails.
         success: the answer if every handler succeeds: STALE if a newer event has succeeded and so
             each was skipped.
+        waits: waits for the key locks; None until a handler has a key.
     """
 
     dependencies: Dependencies
@@ -59,9 +56,9 @@ class Handling:
     calls: Calls
     last_chance: bool = False
     success: Outcome = HANDLED
+    waits: KeyLockWaits | None = None
     _most_finished: int = 0
     _stale_count: int = 0
-    _waiting: list[KeyLockHolder] = field(default_factory=list)
 
     @property
     def is_replay(self) -> bool:
@@ -79,8 +76,10 @@ class Handling:
             handlers = [handler for handler in handlers if handler.name not in lease.finished]
         self._most_finished = len(lease.finished) + len(handlers)
         if len(handlers) == 1:
-            run = self._run if handlers[0].keyed is None else self._run_with_key_lock
-            failure = await run(handlers[0])
+            handler, keyed = handlers[0], handlers[0].keyed
+            failure = await (
+                self._run(handler) if keyed is None else self._run_with_key_lock(handler, keyed)
+            )
             failures = [] if failure is None else [failure]
             del failure  # a reference cycle: see calls.py
         else:
@@ -95,7 +94,9 @@ class Handling:
             return []
         tasks = [
             self.lease.loop.create_task(
-                self._run(handler) if handler.keyed is None else self._run_with_key_lock(handler)
+                self._run(handler)
+                if (keyed := handler.keyed) is None
+                else self._run_with_key_lock(handler, keyed)
             )
             for handler in handlers
         ]
@@ -135,7 +136,7 @@ class Handling:
                 del error  # a reference cycle: see calls.py
         if holder is not None:
             holder.succeed()
-            await holder.release(gives_up=lambda: self.lease.is_over)
+            await holder.record_success(lease_is_over=lambda: self.lease.is_over)
         if observers.look_closely:
             observers.notify_of(HandlerFinished, delivery, name, self.lease.number, seconds)
         self._finish(name)
@@ -173,15 +174,13 @@ class Handling:
         if len(self.lease.finished) < self._most_finished:
             self.lease.checkpoint_soon()
 
-    async def _run_with_key_lock(self, handler: Handler) -> Failure | None:
+    async def _run_with_key_lock(self, handler: Handler, keyed: Keyed) -> Failure | None:
         """Acquire the handler's key lock and run it, unless a newer event has succeeded."""
-        name, keyed = handler.name, handler.keyed
-        if keyed is None:
-            raise RuntimeError(f"{name} has no key function")
+        name, lease = handler.name, self.lease
         try:
-            key_lock = keyed.key_lock(self.event, self.lease.delivery.endpoint, name)
+            key_lock = keyed.key_lock(self.event, lease.delivery.endpoint, name)
         except BaseException as raised:  # noqa: BLE001 - an error of the key function is a failure of the handler
-            self.lease.has_begun = True
+            lease.has_begun = True
             # Bind the failure to no name: a reference cycle, see calls.py.
             return self._note_failure(
                 name, as_exception(raised), 0.0, "while its key was asked for"
@@ -194,127 +193,30 @@ class Handling:
             key_lock=key_lock,
             watermark=watermark_of(self.event) if keyed.is_latest else None,
             drop_ties=keyed.drop_ties,
-            delivery=self.lease.delivery,
-            attempt=self.lease.number,
-            event=self.lease.key if queued else None,
+            delivery=lease.delivery,
+            attempt=lease.number,
+            event=lease.key if queued else None,
             work=queued.work if queued else None,
         )
-        result = await self._acquire(holder)
-        if isinstance(result, Failure):
-            return result
+        if self.waits is None:
+            self.waits = KeyLockWaits(lease, self.origin, self.last_chance)
+        others = self._most_finished - len(lease.finished) - 1
+        result = await self.waits.acquire(holder, others)
+        if isinstance(result, NotAcquired):
+            return Failure(name, result)
+        if isinstance(result, TimeoutError):
+            return self._note_failure(name, result, 0.0)
         if isinstance(result, Stale):
             if queued is not None:
-                await holder.release()  # make the next waiting event due
+                await holder.give_up()  # make the next waiting event due
             is_done = result.watermark.event_id == self.event.id
             self._skip(name, SkipReason.DONE if is_done else SkipReason.STALE)
             return None
-        self.lease.extend_with(holder)
+        lease.extend_with(holder)
         try:
             return await self._run(handler, holder)
         finally:
-            await self._release_unfinished(holder)
-
-    async def _acquire(self, holder: KeyLockHolder) -> Acquired | Stale | Failure:
-        """Wait for the key lock of a handler until the lock is due, or until a shutdown."""
-        name, now = holder.key_lock.handler, self.lease.loop.time
-        waits_full_time, pause = self._waits_full_time(), FIRST_POLL_SECONDS
-        due = self._lock_due(waits_full_time)
-        while waits_full_time or not self.lease.is_refused:
-            try:
-                result = await holder.acquire()
-                if (
-                    isinstance(result, Acquired)
-                    and holder.key_lock in self.dependencies.unrecorded.watermarks
-                ):
-                    # While the store granted the lock, a newer event of this process has succeeded.
-                    await holder.release_once()
-                    continue
-            except StoreError as error:
-                _log.error(
-                    "cannot acquire a key lock for %s: %s",
-                    self.lease.key,
-                    error,
-                    extra=self.lease.log_fields(name),
-                )
-                return Failure(name, NotAcquired(Reason.STORE_UNAVAILABLE))
-            if isinstance(result, Busy):
-                left = due - now()
-                if left <= 0:
-                    if waits_full_time:
-                        return self._note_lock_timeout(name)
-                    self._waiting.append(holder)
-                    seconds = holder.busy_seconds(result)
-                    return Failure(name, NotAcquired(Reason.IN_FLIGHT, seconds))
-                await asyncio.sleep(min(pause, left))
-                pause = min(2 * pause, LONGEST_POLL_SECONDS)
-            elif isinstance(result, Stale) or holder.is_held:
-                return result  # a lock that is not held has expired while this process was blocked
-        return Failure(name, NotAcquired(Reason.SHUTTING_DOWN))
-
-    def _lock_due(self, waits_full_time: bool) -> float:
-        """Return until when to wait for a key lock, in the event loop's time."""
-        now, origin, limits = self.lease.loop.time(), self.origin, self.dependencies.limits
-        if waits_full_time:
-            return now + limits.handler_timeout_seconds
-        if isinstance(origin, Request):
-            # Stop before the answer is due, so that the answer can name the reason.
-            return origin.answer_due - min(0.1, limits.answer_seconds / 10)
-        if isinstance(origin, Replay):
-            return now + limits.answer_seconds
-        return now  # do not wait: defer the event; it is made due when the lock is free
-
-    def _note_lock_timeout(self, handler: str) -> Failure:
-        seconds = self.dependencies.limits.handler_timeout_seconds
-        error = TimeoutError(f"another attempt held its key lock for {seconds:g} s")
-        return self._note_failure(handler, error, 0.0)
-
-    def _waits_full_time(self) -> bool:
-        """Return whether a handler may spend its whole time limit waiting for its key lock.
-
-        A handler does so on the last chance if the event would not be delivered again, or if
-        another handler of the event could use up the attempt.
-        """
-        if not self.last_chance or isinstance(self.origin, Replay):
-            return False
-        others = self._most_finished - len(self.lease.finished) - 1
-        return isinstance(self.origin, Request) or others > 0
-
-    async def _release_unfinished(self, holder: KeyLockHolder) -> None:
-        """Release the key lock of a handler that has not succeeded, unless its thread goes on.
-
-        No other call may run beside that thread, so the lock's lease is extended and then runs out.
-        The lock of a thread that has succeeded is released together with the event, which can ask
-        the store more than once.
-        """
-        if holder.is_released:
-            return
-        calls = [call for call in self.calls.under_way if call.name == holder.key_lock.handler]
-        if any(call.thread_goes_on for call in calls):
-            await holder.extend()
-        elif any(call.has_succeeded for call in calls):
-            holder.succeed()
-        else:
-            await holder.release()
-
-    async def forget_waiting(self) -> None:
-        """Remove the event from the locks' queues: after a failure it waits for its backoff."""
-        for holder in self._waiting:
-            await holder.release()
-
-    async def note_waiting(self) -> None:
-        """Put the deferred event into the locks' queues; only a deferred event can be made due."""
-        for holder in self._waiting:
-            try:
-                if not isinstance(await holder.acquire(self.lease.key), Busy):
-                    await holder.release()
-                    await holder.make_due(self.lease.key)
-            except StoreError as error:
-                _log.warning(
-                    "%s waits until a lease ends: %s",
-                    self.lease.key,
-                    error,
-                    extra=self.lease.log_fields(holder.key_lock.handler),
-                )
+            await holder.end(self.calls.under_way)
 
     async def call_hooks(
         self, hooks: Sequence[ErrorHook], group: ExceptionGroup[Exception], names: str

@@ -17,7 +17,7 @@ from ..stores.values import Claimed, Delivery, DeliveryKey, Ownership
 from ..watching.log import delivery_fields
 from .calls import Call
 from .dependencies import Dependencies
-from .key_locks import KeyLockHolder
+from .key_locks import Hold, KeyLockHolder
 from .verdict import COMPLETE, Abandon, Bury, Complete, Defer, Settlement
 
 _log = get_logger("hookonce.lease")
@@ -27,6 +27,11 @@ T = TypeVar("T")
 # Handlers of one event often finish together; one call records the success of all of them.
 _CHECKPOINT_SECONDS = 0.1
 _EXTEND_AGAIN_SECONDS = 1.0
+
+# Pauses before asking again for a claim or key lock that another attempt holds. The first pauses
+# are short, since most handlers are quick.
+FIRST_POLL_SECONDS = 0.05
+LONGEST_POLL_SECONDS = 0.5
 
 
 class Instant(NamedTuple):
@@ -271,10 +276,9 @@ class Lease:
         for lock in self._locks:
             if lock.key_lock.handler in succeeded:
                 lock.succeed()
-            if lock.has_unsent_watermark:
-                await lock.release_once()
-            if lock.has_succeeded:
-                succeeded.add(lock.key_lock.handler)
+            if lock.hold is Hold.SUCCEEDED:
+                await lock.release()
+                self.finished.add(lock.key_lock.handler)
         self.finished |= succeeded
         finished, store = frozenset(self.finished), self.dependencies.store
         if thread_goes_on:
