@@ -35,7 +35,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import Reject, Retry, StoreError
 from ..logs import get_logger
-from ..outcome import ALREADY_DEAD, DUPLICATE, Outcome, Reason, later
+from ..outcome import Outcome, Reason, later
 from ..routing.handler import Handler
 from ..stores.formats import DamagedError
 from ..stores.time_limit import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
@@ -44,7 +44,6 @@ from ..stores.values import (
     DeadReason,
     Delivery,
     DeliveryKey,
-    Done,
     InFlight,
     Ownership,
     Token,
@@ -71,6 +70,7 @@ from .verdict import (
     Report,
     decide,
     may_be_last,
+    not_claimed,
     redelivered_until,
     store_failed,
     what_follows,
@@ -250,10 +250,7 @@ class Attempt:
                     None if left > limits.store_seconds else store_seconds_within(limits, left),
                 )
             except StoreError as error:
-                self._log_error("cannot claim %s: %s", error)
-                if isinstance(error, DamagedError):
-                    await self._keep_for_a_person()
-                await self._abandon(store_failed(error), after_error=True)
+                await self._claim_failed(error)
                 return None
             if observers.look_closely:
                 observers.notify_of(EventClaimed, self.delivery, result)
@@ -264,25 +261,23 @@ class Attempt:
                     return result
                 await self._abandon(later(Reason.SHUTTING_DOWN))
                 return None
-            if isinstance(result, InFlight):
-                left = due - lease.loop.time()
-                if left <= 0:
-                    self.answer.give(
-                        later(Reason.IN_FLIGHT, result.until_unix - dependencies.clock())
-                    )
-                    return None
-                await asyncio.sleep(min(pause, left))
-                pause = min(2 * pause, LONGEST_POLL_SECONDS)
-            else:
-                self.answer.give(DUPLICATE if isinstance(result, Done) else ALREADY_DEAD)
+            left = due - lease.loop.time()
+            if left <= 0 or not isinstance(result, InFlight):
+                self.answer.give(not_claimed(result, dependencies.clock()))
                 return None
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_POLL_SECONDS)
         self.answer.give(later(Reason.SHUTTING_DOWN))
         return None
 
-    async def _keep_for_a_person(self) -> None:
-        """Add the body to an event whose record was set aside, so that it can be replayed."""
-        with suppress(StoreError):
-            await self.lease.ask(self.dependencies.store.keep_in_flight(self.delivery))
+    async def _claim_failed(self, error: StoreError) -> None:
+        """Log a failure of the store, and abandon the claim that it may have granted."""
+        self._log_error("cannot claim %s: %s", error)
+        if isinstance(error, DamagedError):
+            # The store has set the event's record aside. Add the body, so that it can be replayed.
+            with suppress(StoreError):
+                await self.lease.ask(self.dependencies.store.keep_in_flight(self.delivery))
+        await self._abandon(store_failed(error), after_error=True)
 
     async def _keep_body(self, claim: Claimed, until: float | None) -> Ownership | None:
         """Keep the body in the store; return None if the store keeps no bodies, or fails.

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import Reject, Retry, StoreError
 from ..events import Event
-from ..outcome import BROKEN, Outcome, Reason, later
+from ..outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
 from ..sender import ATTEMPTS, LAST_ATTEMPT_SECONDS, SCHEDULE_SECONDS
 from ..stores.time_limit import BrokenStoreError
-from ..stores.values import Claimed, DeadReason
+from ..stores.values import Claimed, Dead, DeadReason, Done, InFlight
 from .calls import Call
 
 # One fewer than the sender's attempts: the sender also counts a delivery that arrives while the
@@ -60,6 +60,17 @@ def redelivered_until(event: Event[Any] | None, sent_at: float) -> float | None:
 def store_failed(error: StoreError) -> Outcome:
     """Return the answer after a failure of the store: 500 if a custom store broke its contract."""
     return BROKEN if isinstance(error, BrokenStoreError) else later(Reason.STORE_UNAVAILABLE)
+
+
+def not_claimed(result: InFlight | Done | Dead, now_unix: float) -> Outcome:
+    """Return the answer for an event that the store does not give to this attempt."""
+    match result:
+        case InFlight():
+            return later(Reason.IN_FLIGHT, result.until_unix - now_unix)
+        case Done():
+            return DUPLICATE
+        case Dead():
+            return ALREADY_DEAD
 
 
 class LeaseLost(Retry):
