@@ -103,12 +103,14 @@ async def test_no_schedule_of_outages_and_shutdowns_sends_a_watermark_too_late(
     tmp_path: Path, inbox: bool, seed: int
 ) -> None:
     chance, shared, stop = random.Random(seed), MemoryStore(), asyncio.Event()
-    stores = [
-        WatchingInboxStore(open_store(sqlite_url(tmp_path), clock=time.time))
-        if inbox
-        else WatchingStore(shared)
-        for _ in range(2)
-    ]
+    stores: list[WatchingStore] = []
+    for _ in range(2):
+        beside = stores[0] if stores else None
+        stores.append(
+            WatchingInboxStore(open_store(sqlite_url(tmp_path), clock=time.time), beside)
+            if inbox
+            else WatchingStore(shared, beside)
+        )
     processes = [Process(store, chance, inbox=inbox) for store in stores]
     events = [
         make_event(

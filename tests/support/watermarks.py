@@ -26,6 +26,11 @@ _FINISHED = {"extend": 1, "release": 1, "retry": 2}
 class WatchingStore(FaultyStore):
     """One process's store: it notes what the process says too early, and can be unreachable.
 
+    Args:
+        inner: the store.
+        beside: the store of another process on the same file or memory: a watermark that one of
+            the two processes has recorded is recorded for both.
+
     Attributes:
         is_away: whether no call reaches the store.
         loses_replies: whether calls reach it, and no reply comes back.
@@ -33,12 +38,14 @@ class WatchingStore(FaultyStore):
 
     """
 
-    def __init__(self, inner: Store) -> None:
+    def __init__(self, inner: Store, beside: WatchingStore | None = None) -> None:
         super().__init__(inner)
         self.is_away = self.loses_replies = False
         self.violations: list[str] = []
         self._succeeded: dict[tuple[str, str], tuple[KeyLock, Watermark]] = {}
-        self._recorded: defaultdict[KeyLock, Watermark] = defaultdict(lambda: Watermark(0, ""))
+        self._recorded: defaultdict[KeyLock, Watermark] = (
+            defaultdict(lambda: Watermark(0, "")) if beside is None else beside._recorded
+        )
 
     def success(self, event: Event[Any], handler: str, key: str) -> None:
         """Note, where a handler with ``latest_by`` ends, that it has succeeded."""
