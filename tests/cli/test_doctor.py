@@ -311,6 +311,27 @@ def test_a_module_that_raises_is_a_fault_that_shows_where_and_not_what(here: Pat
     assert "opensesame" not in found["found"]
 
 
+@pytest.mark.parametrize(
+    "lookup",
+    [
+        "os.environ['NO_SUCH_SETTING']",
+        "{}['opensesame']",
+        "os.environ['X'] = 'opensesame'; {}[os.environ['X']]",
+    ],
+)
+def test_only_the_name_of_an_unset_variable_is_shown(lookup: str, here: Path) -> None:
+    (here / "unset.py").write_text(f"import os\n{lookup}\n")
+    result = run("doctor", "unset:receiver", here=here)
+    found = (
+        "the environment variable 'NO_SUCH_SETTING' is not set (unset.py, line 2)"
+        if "NO_SUCH" in lookup
+        else "unset cannot start: KeyError in unset.py, line 2"
+    )
+    assert found in result.output
+    assert "opensesame" not in result.output
+    assert result.status == 1
+
+
 def test_what_the_receiver_itself_refuses_is_said_in_its_words(here: Path) -> None:
     text = FILE_APP.replace('FileSecrets("missing-secrets")', f'"{SECRET}", store="ftp://there"')
     (here / "refused.py").write_text(text)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[2]
+_OS = os.__file__
 
 
 class Level(StrEnum):
@@ -64,10 +66,15 @@ def error_text(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"SyntaxError in {Path(error.filename or '?').name}, line {error.lineno}"
     found = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in found if not frame.filename.startswith("<")]  # <frozen os>
+    frames = [one for one in found if not one.filename.startswith("<") and one.filename != _OS]
     if not frames:
         return type(error).__name__
     file = Path(frames[-1].filename)
+    # The name of a variable that is not set is no secret.
+    if isinstance(error, KeyError) and found[-1].filename in {"<frozen os>", _OS}:
+        return (
+            f"the environment variable {error} is not set ({file.name}, line {frames[-1].lineno})"
+        )
     if file.is_relative_to(_PACKAGE):
         return f"{type(error).__name__}: {error}"
     return f"{type(error).__name__} in {file.name}, line {frames[-1].lineno}"
