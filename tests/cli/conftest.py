@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def quiet_again() -> Iterator[None]:
-    """Give the library's log back after a demo in this process."""
+    """Give the library's log back after a command in this process."""
     log = logging.getLogger("hookonce")
     level, handlers, propagate = log.level, log.handlers[:], log.propagate
     yield

@@ -210,7 +210,6 @@ FORGED = "WRONG: expected 401 no_matching_signature"
 NO_DEAD_LETTERS = "WRONG: the dead letters: {}, not {'evt_unreadable': 'unreadable'"
 
 
-@pytest.mark.usefixtures("quiet_again")
 @pytest.mark.parametrize(
     ("mode", "plant", "said"),
     [
@@ -240,7 +239,6 @@ def test_a_fault_makes_it_fail_and_is_said_where_it_shows(
     assert sum(not row["right"] for row in rows) == last["wrong_outcomes"] == len(wrong)
 
 
-@pytest.mark.usefixtures("quiet_again")
 def test_it_sends_what_it_says_that_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int, bytes]] = []
     real = PartsVerifier.verify_parts

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import logging.config
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,15 +17,6 @@ def fail(text: str) -> None:
 
 def fail_elsewhere(text: str) -> None:
     raise ConnectionError(text)
-
-
-@pytest.fixture
-def restored() -> Iterator[None]:
-    """Undo the configuration of the package's logger after the test."""
-    logger = logging.getLogger("hookonce")
-    before = logger.handlers[:], logger.level, logger.propagate
-    yield
-    logger.handlers[:], logger.level, logger.propagate = before
 
 
 def lines(form: str, *failures: Any, every: bool = False) -> list[str]:
@@ -45,7 +35,6 @@ def lines(form: str, *failures: Any, every: bool = False) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-@pytest.mark.usefixtures("restored")
 def test_the_second_error_of_a_kind_is_one_line_that_says_so() -> None:
     shown = lines("text", fail, fail, fail)
     first = [n for n, line in enumerate(shown) if "attempt 0 failed" in line]
@@ -58,19 +47,16 @@ def test_the_second_error_of_a_kind_is_one_line_that_says_so() -> None:
     ]
 
 
-@pytest.mark.usefixtures("restored")
 def test_another_line_is_another_kind_of_error() -> None:
     shown = lines("text", fail, fail_elsewhere, fail)
     assert sum("Traceback" in line for line in shown) == 2
 
 
-@pytest.mark.usefixtures("restored")
 def test_all_tracebacks_are_logged_if_they_are_wanted() -> None:
     shown = lines("text", fail, fail, every=True)
     assert sum("Traceback" in line for line in shown) == 2
 
 
-@pytest.mark.usefixtures("restored")
 def test_in_json_the_exception_stands_once() -> None:
     records = [json.loads(line) for line in lines("json", fail, fail)]
     assert ["exception" in record for record in records] == [True, False]

@@ -51,7 +51,7 @@ CANNOT_BEGIN = {
 }
 
 
-@pytest.mark.usefixtures("here", "quiet_again")
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("command", cli.list_commands(click.Context(cli)))
 def test_a_command_that_cannot_begin_exits_with_2(command: str) -> None:
     result = invoke(*CANNOT_BEGIN[command])
