@@ -102,7 +102,7 @@ class KeyLockWaits:
         return isinstance(self.origin, Request) or others > 0
 
     def _due(self, waits_full_time: bool) -> float:
-        """Return until when to wait for a key lock, in the event loop's time."""
+        """Return when the wait for a key lock ends, in the event loop's time."""
         now, origin, limits = self.lease.loop.time(), self.origin, self.lease.dependencies.limits
         if waits_full_time:
             return now + limits.handler_timeout_seconds
