@@ -1,8 +1,8 @@
-"""A receiver that is wrong on purpose: its events carry the time of their arrival.
+"""A receiver that is wrong on purpose: it takes an event's arrival time for its creation time.
 
-It looks like care: the sender's clock may be wrong, so an event class of its own replaces the time
-at which the service created the event. But a retried event arrives after newer events, and then
-``latest_by`` takes it for the newest. Chaos finds the mistake::
+The intention looks careful: the service's clock may be wrong, so the receiver's event class
+replaces the creation time. But a retried event arrives after newer events, and then ``latest_by``
+takes it for the newest event. Chaos finds the mistake::
 
     hookonce chaos examples.out_of_turn:receiver
 """
@@ -23,7 +23,7 @@ class ArrivedUnhealthy(ChannelUnhealthy):
     @field_validator("created_at", mode="after")
     @classmethod
     def arrival(cls, _: datetime) -> datetime:
-        """Return the time of arrival; wrong: it is not the order of the events."""
+        """Return the time of arrival. This is the mistake: events may arrive out of order."""
         return datetime.now(UTC)
 
 

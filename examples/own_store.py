@@ -35,7 +35,7 @@ from hookonce.stores import (
 
 T = TypeVar("T")
 
-# Bodies are bytes, and a hostile time of arrival may be infinite.
+# JSON has no bytes and no infinity, but a body is bytes, and a time may be infinite.
 _AS_JSON = ConfigDict(
     ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"
 )

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,13 +21,13 @@ from starlette.applications import Starlette
 from hookonce import Receiver
 from hookonce.client import Client, NotFoundError, PlatformError
 from hookonce.effects.sqlite import SQLiteLedger
-from hookonce.events import CommentReceived, EventClass, PostTargetFailed, PostTargetPublished
+from hookonce.events import CommentReceived, PostTargetFailed, PostTargetPublished, PublishingEvent
 from hookonce.receiver import Found, Gap, pair_by_time
 from hookonce.resources import Post, PostInput, PostTarget, PostTargetInput, ReceivedComment
 
-SPEED = 40_000  # the emulated service's --speed
+SPEED = 40_000  # the --speed of the emulator above
 TWO_DAYS_SECONDS = 2 * 86_400 / SPEED
-KINDS: dict[str, EventClass] = {
+KINDS: dict[str, type[PublishingEvent[Any]]] = {
     "post.target.published": PostTargetPublished,
     "post.target.failed": PostTargetFailed,
     "comment.received": CommentReceived,
@@ -34,7 +35,7 @@ KINDS: dict[str, EventClass] = {
 KEPT = Path("endpoint.json")
 NOT_OUT = {"draft", "pending_approval", "scheduled"}
 LATE = timedelta(hours=1)  # the longest time from a publication or comment to its event
-APART = timedelta(minutes=1)  # the largest difference of two clocks
+APART = timedelta(minutes=1)  # the largest difference between two clocks
 
 Shown = Found[PostTarget | ReceivedComment]
 
@@ -58,7 +59,7 @@ def receiver_with(secret: str) -> Receiver:
 
     @receiver.on_gap
     async def sweep(gaps: Sequence[Gap], client: Client) -> None:
-        """Backfill the events that can be identified with certainty; the others stay gaps."""
+        """Backfill the missed events whose post or comment is certain; the others stay missed."""
         with ledger.transaction() as connection:
             noted = connection.execute("SELECT event, type, id FROM noted").fetchall()
         item_by_event = {event: item for event, _, item in noted}
@@ -66,7 +67,8 @@ def receiver_with(secret: str) -> Receiver:
         workspace_id = (await client.me()).workspace.id
         shown = await shown_by(client, since=gaps[0].created_at)
         by_id = {one.item.id: one.item for found in shown.values() for one in found}
-        # After a restored backup the file has events that the store lacks; the ledger skips them.
+        # If the store was restored from a backup, it may lack events of `noted`. Backfill them
+        # too: the ledger does not repeat their effects.
         again = [gap for gap in gaps if item_by_event.get(gap.event_id) in by_id]
         pairs = [(gap, by_id[item_by_event[gap.event_id]]) for gap in again]
         for event_type, found in shown.items():
@@ -89,7 +91,7 @@ def receiver_with(secret: str) -> Receiver:
 
 
 async def shown_by(client: Client, since: datetime) -> dict[str, list[Shown]]:
-    """Return the service's posts and comments, by the type of event that reports them.
+    """Return the service's posts and comments, grouped by the event type that reports them.
 
     Each published post costs one request of the quota.
     """
@@ -101,7 +103,7 @@ async def shown_by(client: Client, since: datetime) -> dict[str, list[Shown]]:
         for target in post.targets:
             if target.status == "published":
                 found["post.target.published"].append(reported_after(target, target.published_at))
-            elif target.status == "failed":  # the service does not show when
+            elif target.status == "failed":  # the service does not show the time of the failure
                 found["post.target.failed"].append(Found(target, post.created_at, None))
     async for comment in client.comments.list():  # newest first
         if comment.created_at is not None and comment.created_at < since - LATE:
@@ -121,7 +123,7 @@ async def served(receiver: Receiver, port: int) -> AsyncGenerator[None]:
     app = Starlette(routes=receiver.routes("/webhooks"), lifespan=receiver.lifespan)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
     running = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+    while not server.started:  # noqa: ASYNC110 - uvicorn has no event to wait for
         await asyncio.sleep(0.01)
     try:
         yield
@@ -131,13 +133,14 @@ async def served(receiver: Receiver, port: int) -> AsyncGenerator[None]:
 
 
 async def registered(client: Client, url: str) -> tuple[str, str]:
-    """Return the id and the secret of the endpoint of the last run, or of a new endpoint.
+    """Return the id and secret of the endpoint that the last run registered, or of a new endpoint.
 
-    The service allows few endpoints, lists none, and shows a secret once: so a file keeps both.
+    The service allows few endpoints, lists none, and shows a secret once: so a file keeps the id
+    and the secret.
     """
     with suppress(
         FileNotFoundError, NotFoundError
-    ):  # the first run, or the first with this service
+    ):  # there is no file yet, or this service does not know the endpoint
         webhook_id, secret = kept()
         await client.webhooks.update(webhook_id, url=url, enabled=True)
         return webhook_id, secret
@@ -211,7 +214,7 @@ async def main(api_url: str) -> bool:
         print("the receiver is down for two days", flush=True)
         await client.posts.create(PostInput(caption="Stollen!", targets=targets, mode="now"))
         await asyncio.sleep(TWO_DAYS_SECONDS)
-        receiver = receiver_with(secret)  # after a restart it knows only the files
+        receiver = receiver_with(secret)  # as after a restart: it knows only what is in the files
         async with served(receiver, port):
             found = await receiver.reconcile(client, webhook_id)
         print(f"backfilled {len(found.backfilled)}, {len(found.gaps)} missing", flush=True)

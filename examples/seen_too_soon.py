@@ -16,7 +16,7 @@ seen: set[str] = set()
 
 
 class Shortcut(Receiver):
-    """Answers known events without the store."""
+    """Answers repeated deliveries without the store."""
 
     async def handle(
         self, body: bytes, headers: RawHeaders, *, started: float | None = None

@@ -72,8 +72,8 @@ def add_item(context: Context, kind: str, author: str | None, text: str, at: str
         )
 
 
-# Plain functions run in threads, because sqlite3 blocks. The store remembers the names, so the
-# functions can be moved and renamed.
+# Plain functions run in threads, so sqlite3 does not block the event loop. The store remembers
+# handlers by `name`, so you may rename and move the functions.
 @handlers.on(CommentReceived, name="inbox.comment")
 def keep_comment(event: CommentReceived, context: Context) -> None:
     comment = event.data
@@ -86,7 +86,7 @@ def keep_comment(event: CommentReceived, context: Context) -> None:
 @handlers.on(MessageReceived, name="inbox.message")
 def keep_message(event: MessageReceived, context: Context) -> None:
     message = event.data.message
-    # Only `kind` is documented; the model keeps all other fields of a message as extras.
+    # The service documents only `kind`. The model keeps all other fields in `model_extra`.
     text = str((message.model_extra or {}).get("text", ""))
     add_item(context, message.kind, None, text, event.created_at.isoformat())
 
@@ -174,7 +174,7 @@ def channels(tenant: str) -> dict[str, str]:
 
 @app.get("/readyz")
 async def readyz() -> dict[str, bool]:
-    """Answer 200 if all tenants can accept deliveries, else 503; no details, as it is public."""
+    """Answer 200 if all tenants can accept deliveries, else 503; strangers see no details."""
     for receiver in receivers.values():
         if not (await receiver.recent_check()).ready:
             raise HTTPException(503, {"ready": False})

@@ -1,4 +1,4 @@
-"""Tests of social_inbox.py, in one process and without a network; all else is real.
+"""Tests of social_inbox.py with its real store, in one process and without a network.
 
 python -m pytest examples/test_social_inbox.py
 """
@@ -44,7 +44,7 @@ def social(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 class Office:
-    """A sender for each tenant, and a client of the inbox's API."""
+    """A sender for each tenant, and a client of the example's API."""
 
     def __init__(self, social: ModuleType) -> None:
         self._social = social
@@ -56,10 +56,10 @@ class Office:
         }
 
     async def worked(self) -> None:
-        """Wait until all inboxes are empty."""
+        """Wait until the workers have handled all events."""
         async with asyncio.timeout(20):
             for receiver in self._social.receivers.values():
-                while (await receiver.stats()).depth:  # noqa: ASYNC110 - the inbox has no event for it
+                while (await receiver.stats()).depth:  # noqa: ASYNC110 - an inbox has no asyncio.Event
                     await asyncio.sleep(0.01)
 
     async def get(self, path: str) -> Any:
@@ -72,7 +72,7 @@ class Office:
 
 @asynccontextmanager
 async def working(social: ModuleType) -> AsyncGenerator[Office]:
-    """Run the receivers and their workers, as a web process and `hookonce worker` do."""
+    """Run the receivers and their workers in this process."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(social.lifespan(social.app))
         for receiver in social.receivers.values():

@@ -1,6 +1,7 @@
 """Fixtures for every test."""
 
 import logging
+import os
 import signal
 from base64 import b64encode
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from support.deliveries import COMMENT_TEXT, SECRET, sqlite_url
+from support.postgres import PostgresServer, postgres_server
 from support.redis_servers import RedisServer, redis_server
 
 from hookonce import Receiver
@@ -30,22 +32,24 @@ __all__ = [
 
 pytest_plugins = ["support.suite", "support.mutants", "pytester"]
 
-# A busy machine is no fault.
+# A test must not fail because the machine is busy.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+if not os.access(".", os.W_OK):  # Hypothesis would warn that it cannot store its examples here
+    settings.register_profile("suite", settings.get_profile("suite"), database=None)
 settings.load_profile("suite")
 
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Run async tests on asyncio, which is what uvicorn and the stores run on."""
+    """Run async tests on asyncio, which uvicorn and the stores use."""
     return "asyncio"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c_is_heard() -> Iterator[None]:
-    """Take SIGINT as a terminal's run does, here and in the processes that tests start.
+    """Handle SIGINT as in a terminal, here and in the processes that tests start.
 
-    A shell starts what it puts into the background with SIGINT ignored, and children inherit that.
+    A shell starts background commands with SIGINT ignored, and their child processes inherit this.
     """
     before = signal.getsignal(signal.SIGINT)
     if before == signal.SIG_IGN:
@@ -63,13 +67,13 @@ def receiver(webhook_secret: str) -> Receiver:
 
 @pytest.fixture
 def durable(webhook_secret: str, tmp_path: Path) -> Receiver:
-    """Return the same on a file: its dead letters keep their bytes."""
+    """Return a receiver with ``webhook_sender``'s secret and a SQLite store, which keeps bodies."""
     return Receiver(secrets=webhook_secret, store=sqlite_url(tmp_path))
 
 
 @pytest.fixture
 def nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Check every log line of a test for what must never be in one."""
+    """Check that no log line of a test holds a secret or a signature."""
     caplog.set_level(logging.DEBUG, logger="hookonce")
     yield
     shown = caplog.text
@@ -98,13 +102,26 @@ def valkey(shared_valkey: RedisServer) -> RedisServer:
 
 @pytest.fixture
 def lasting_valkey(shared_lasting_valkey: RedisServer) -> RedisServer:
-    """Return an empty Valkey that writes to its disk, as a receiver wants it."""
+    """Return an empty Valkey that writes its data to an append-only file."""
     shared_lasting_valkey.flush()
     return shared_lasting_valkey
 
 
+@pytest.fixture(scope="session")
+def shared_postgres() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(shared_postgres: PostgresServer) -> PostgresServer:
+    """Return a PostgreSQL without the tables of a store."""
+    shared_postgres.execute("DROP SCHEMA IF EXISTS hookonce CASCADE")
+    return shared_postgres
+
+
 def _url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of an empty store of the kind that a fixture was asked for."""
+    """Return the URL of an empty store of the kind that a fixture asks for."""
     if request.param == "memory":
         return "memory://"
     if request.param == "sqlite":
@@ -115,17 +132,17 @@ def _url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def any_store(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a store in memory and of one on a file, empty."""
+    """Return the URL of an empty store, once for a memory store and once for a SQLite store."""
     return _url(request)
 
 
 @pytest.fixture(params=["memory", "sqlite", "valkey"])
 def store_url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a store of each kind, empty."""
+    """Return the URL of an empty store, once for each kind of store."""
     return _url(request)
 
 
 @pytest.fixture(params=["sqlite", "valkey"])
 def durable_url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a store of each kind that keeps bodies, empty."""
+    """Return the URL of an empty store, once for each kind of store that keeps bodies."""
     return _url(request)

@@ -1,6 +1,6 @@
-"""Build the package, check it, and use it as a stranger does: ``python -m tests.release``.
+"""Build the package, check it, and use it as a new user would: ``python -m tests.release``.
 
-It needs a clone, Python and a package index; uv, where it is installed, makes environments faster.
+It needs a clone, Python and a package index. If uv is installed, environments are made faster.
 Each step prints a line. The first step that fails ends the command with status 1.
 """
 
@@ -31,9 +31,6 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 SDIST = PYPROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]
 EXTRAS: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
-
-FOR_DEVELOPERS = {"bench", "dev"}
-"""Extras that promise no module of hookonce."""
 
 ALSO_PROMISED = {"cli": ["hookonce.cli.commands"], "emulator": ["httpx2", "yaml"]}
 """Modules that an extra must make importable, apart from public modules of hookonce."""
@@ -93,16 +90,16 @@ class Built:
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment in which nothing was installed before."""
+    """A new virtual environment."""
 
     folder: Path
 
     @classmethod
-    def create(cls, folder: Path) -> Environment:
+    def create(cls, folder: Path, python: str = sys.executable) -> Environment:
         if shutil.which("uv"):
-            run("uv", "venv", "-q", "--seed", "--python", sys.executable, folder)
+            run("uv", "venv", "-q", "--seed", "--python", python, folder)
         else:
-            run(sys.executable, "-m", "venv", folder)
+            run(python, "-m", "venv", folder, "--upgrade-deps")
         return cls(folder)
 
     def command(self, name: str) -> str:
@@ -115,6 +112,10 @@ class Environment:
         else:
             run(self.command("pip"), "install", "-q", *requirements)
 
+    def install_checkout(self, folder: Path) -> None:
+        """Install a checkout, or an unpacked sdist, with all that its tests need."""
+        self.install("-e", str(folder), "--group", f"{folder / 'pyproject.toml'}:dev")
+
     def failed_imports(self, *more: str) -> dict[str, str]:
         """Return the public modules that cannot be imported here, each with its error."""
         printed = run(self.command("python"), "-c", IMPORTS, *more, cwd=self.folder)
@@ -123,7 +124,7 @@ class Environment:
 
 
 def run(*command: str | Path, cwd: Path = ROOT, variables: Mapping[str, str] | None = None) -> str:
-    """Run a command and return what it prints; raise an error unless its status is 0."""
+    """Run a command and return what it prints; raise FailedError if the command fails."""
     ended = subprocess.run(
         command, cwd=cwd, env=environment(variables), capture_output=True, text=True, check=False
     )
@@ -174,7 +175,7 @@ def git(*arguments: str) -> str:
 
 
 def check_contents(built: Built) -> None:
-    """Compare the names, and the files inside, with the version and the files that git tracks."""
+    """Check the names of the wheel and the sdist, and that they contain the tracked files."""
     found = re.search(r'__version__ = "(.+)"', (ROOT / "src/hookonce/__init__.py").read_text())
     version = found[1] if found else ""
     name = f"hookonce-{version}"
@@ -212,11 +213,11 @@ def compare(archive: str, there: set[str], expected: set[str]) -> None:
     expect(not there - expected, f"{archive} has {sorted(there - expected)} too")
 
 
-# Install
+# Install the package
 
 
 def check_extra(extra: str, wheel: Path, folder: Path, without: Mapping[str, str]) -> None:
-    """Install one extra alone, and import what it promises.
+    """Install one extra alone, and import the modules that need no other extra.
 
     Args:
         without: the imports that fail without any extra.
@@ -260,11 +261,11 @@ def install_as_readme_says(wheel: Path, fresh: Environment) -> None:
     run(fresh.command("pip"), "install", "-q", f"hookonce[{found[0]}] @ {wheel.as_uri()}")
 
 
-# Use, outside the checkout
+# Use the package outside the checkout
 
 
 class Stranger:
-    """A person with an installed package, a folder, and no clone.
+    """A user who has the installed package and a folder, but no clone.
 
     Args:
         installed: the environment of the package.
@@ -361,7 +362,7 @@ def free_port() -> int:
 
 
 def get(url: str, token: str = "") -> bytes:
-    """Return what a URL answers; wait for a server that has not opened its port."""
+    """Return the body at a URL; wait for a server that has not opened its port yet."""
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     answers: list[bytes] = []
 
@@ -423,7 +424,7 @@ def everything(scratch: Path, dist: Path, *, full: bool) -> None:
 
     with step("install without an extra"):
         without = check_no_extra(built.wheel, scratch / "alone")
-    for extra in sorted(EXTRAS.keys() - FOR_DEVELOPERS):
+    for extra in sorted(EXTRAS):
         with step(f"install hookonce[{extra}]"):
             check_extra(extra, built.wheel, scratch / extra, without)
 
@@ -449,12 +450,12 @@ def everything(scratch: Path, dist: Path, *, full: bool) -> None:
 
 
 def check_sdist(sdist: Path, scratch: Path, *, full: bool) -> None:
-    """Unpack the sdist, install it with its developers' extra, and run its tests."""
+    """Unpack the sdist, install it, and run its tests."""
     with tarfile.open(sdist) as archive:
         archive.extractall(scratch / "sdist", filter="data")
     (source,) = (scratch / "sdist").iterdir()
     fresh = Environment.create(source / ".venv")
-    fresh.install("-e", f"{source}[dev]")
+    fresh.install_checkout(source)
     chosen = ["-n", "auto", "--dist", "worksteal"] if full else ["-n", "2", *SMALL_SELECTION]
     run(fresh.command("python"), "-m", "pytest", "-q", *chosen, cwd=source)
 

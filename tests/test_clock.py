@@ -1,4 +1,4 @@
-"""Spans and moments are checked where users give them, and shown in UTC and in plain units."""
+"""Durations and times are checked where users pass them, and shown in plain units and in UTC."""
 
 import math
 from datetime import UTC, datetime, timedelta, timezone
@@ -74,7 +74,7 @@ def test_a_span_is_finite(span: float, options: dict[str, bool]) -> None:
 
 
 @pytest.mark.parametrize("span", [True, False, "30", b"30", None, [30]])
-def test_what_is_no_span_is_refused_with_the_argument_and_an_example(span: Any) -> None:
+def test_an_invalid_span_is_refused_with_the_argument_and_an_example(span: Any) -> None:
     with pytest.raises(TypeError) as caught:
         span_seconds("patience", span)
     assert str(caught.value) == (
@@ -147,11 +147,11 @@ def test_a_datetime_without_a_time_zone_is_refused_with_advice() -> None:
     with pytest.raises(
         ValueError, match=r"now takes a datetime with a time zone.*datetime\.now\(UTC\)"
     ):
-        unix_seconds("now", datetime(2023, 11, 14, 22, 13, 20))  # noqa: DTZ001 - the mistake
+        unix_seconds("now", datetime(2023, 11, 14, 22, 13, 20))  # noqa: DTZ001 - the test needs a naive datetime
 
 
 @pytest.mark.parametrize("at", [True, "2023-11-14", None])
-def test_what_is_no_moment_is_refused(at: Any) -> None:
+def test_an_invalid_moment_is_refused(at: Any) -> None:
     with pytest.raises(TypeError, match="now takes an aware datetime or Unix seconds, not"):
         unix_seconds("now", at)
 

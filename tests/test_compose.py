@@ -1,4 +1,4 @@
-"""The compose file runs, as far as that can be seen without Docker.
+"""The commands of the compose file work; the tests need no Docker.
 
 Its commands and health checks run as processes here, with a Redis server of this machine. Only host
 names and ports differ.
@@ -42,7 +42,7 @@ OURS = ("receiver", "worker")
 
 
 def check_of(name: str) -> list[str]:
-    """Return the health check of a service as a command; without its own, that of the image."""
+    """Return the command of a service's health check, by default the image's health check."""
     if "healthcheck" not in SERVICES[name]:
         return read_dockerfile().health_check
     kind, *words = SERVICES[name]["healthcheck"]["test"]
@@ -108,14 +108,14 @@ def test_prometheus_can_read_its_configuration(tmp_path: Path) -> None:
 
 @dataclass
 class Composed:
-    """The services as processes of this machine."""
+    """The services, run as processes of this machine."""
 
     environment: Mapping[str, str]
     ports: Mapping[str, str]
     processes: Mapping[str, Process]
 
     def local(self, words: Sequence[str]) -> list[str]:
-        """Return a command with the ports of this machine."""
+        """Return a command with the ports of this machine instead of the containers' ports."""
         words = [re.sub("|".join(self.ports), lambda found: self.ports[found[0]], w) for w in words]
         return [re.sub(r"redis-cli", f"redis-cli -p {self.ports['6379']}", word) for word in words]
 
@@ -164,7 +164,7 @@ def composed(tmp_path: Path) -> Iterator[Composed]:
         yield composed
 
 
-@pytest.mark.costs("5 s")
+@pytest.mark.full("3 s")
 def test_an_event_goes_from_the_receiver_to_the_worker_and_into_the_metrics(
     composed: Composed, tmp_path: Path
 ) -> None:
@@ -186,5 +186,5 @@ def test_an_event_goes_from_the_receiver_to_the_worker_and_into_the_metrics(
 
 
 def test_hookonce_is_the_command_of_the_image() -> None:
-    """So `command` in the file begins with the name of a command of hookonce."""
+    """`command` in the compose file begins with a subcommand, because the image runs hookonce."""
     assert read_dockerfile().command[0] == Path(COMMAND[0]).name

@@ -1,7 +1,7 @@
-"""What the Dockerfile makes of an image runs: it serves, is healthy, and ends at its stop signal.
+"""The Dockerfile's command serves deliveries, reports health, and ends at the stop signal.
 
-There is no engine here: its last stage is read, and run with the installed package in a folder that
-stands for ``/data``.
+The tests use no container engine: they read the last stage, and run its command with the installed
+package in a folder that takes the place of ``/data``.
 """
 
 import json
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Image:
-    """What the last stage of the Dockerfile says."""
+    """The instructions of the Dockerfile's last stage."""
 
     command: list[str]
     health_check: list[str]
@@ -61,7 +61,7 @@ def read_dockerfile() -> Image:
 
 @dataclass
 class Container:
-    """The image's command, running."""
+    """The image's command, while it runs."""
 
     image: Image
     process: subprocess.Popen[bytes]
@@ -88,7 +88,8 @@ def container(tmp_path: Path, webhook_secret: str) -> Iterator[Container]:
     app, data = tmp_path / "app", tmp_path / "data"
     app.mkdir()
     data.mkdir()
-    # Beside the database, named as what the command imports at once, and as what it imports later.
+    # The data folder has files with the names of modules that the command imports, at once or
+    # later. The command must not import these files.
     for name in ("receiver_app.py", "redis.py", "uvloop.py"):
         (data / name).write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
     for target, source in image.copied.items():
@@ -120,8 +121,8 @@ async def test_the_image_serves_is_healthy_and_ends_in_order(
             assert (response.status_code, response.json()["reason"]) == (200, reason)
     stop = signal.Signals[container.image.stop_signal]
     container.process.send_signal(stop)
-    # uvicorn raises the signal anew when all is in order; the first process of a container, which
-    # signals do not end by default, then exits with 0.
+    # After an orderly end, uvicorn sends itself the signal again. In a container, the first process
+    # ignores this signal by default, so its status is 0.
     assert container.process.wait(PATIENCE_SECONDS) in {0, -stop}
     assert not container.is_healthy()
     assert list(container.here.glob("*.db")), "the store lies on the volume"

@@ -1,4 +1,4 @@
-"""Errors name the fault, refuse impossible arguments, and always have a repr."""
+"""Error classes name the fault, refuse impossible arguments, and always have a repr."""
 
 import importlib
 import inspect

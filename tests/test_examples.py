@@ -1,10 +1,10 @@
-"""Every example runs with the command in its first lines, and does what it shows."""
+"""Every example runs with the command in its first lines, and does what its text says."""
 
 import json
 import re
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,10 +12,11 @@ import httpx2
 import pytest
 from cli.running import COMMAND, PATIENCE_SECONDS, SECRET, Process, Result, eventually, run, running
 
+from hookonce.senders import Sender, openai
 from hookonce.testing import SignedRequest, event_body, signed_request
 from hookonce.verification.secrets import new_secret
 
-pytestmark = pytest.mark.sample(7, of="file")
+pytestmark = pytest.mark.sample(4, of="file")
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
@@ -29,7 +30,9 @@ COVERED = {
     "inbox_app.py": "test_a_worker_handles_the_events_that_the_web_process_has_stored",
     "lambda_function.py": "test_the_lambda_function_handles_each_event_once",
     "litestar_app.py": "test_the_litestar_application_handles_each_event_once",
+    "mcp_events.py": "test_mcp_events_are_received_and_the_challenge_is_answered",
     "metrics_app.py": "test_the_metrics_of_the_example_are_on_a_separate_port",
+    "openai_app.py": "test_completed_responses_of_openai_are_handled_once",
     "out_of_turn.py": "test_chaos_finds_the_mistake_of_the_example_with_times_of_arrival",
     "own_store.py": "test_a_store_of_your_own_remembers_events_after_a_restart",
     "publishing.py": "test_the_events_missed_in_a_two_day_outage_are_backfilled",
@@ -59,7 +62,7 @@ MODULE = [sys.executable, "-m"]
 
 
 class Site:
-    """An example that is being served, and the folder it was started in."""
+    """A running example, and the folder in which it was started."""
 
     def __init__(self, client: httpx2.Client, process: Process) -> None:
         self._client = client
@@ -82,7 +85,7 @@ class Site:
 def served(
     here: Path, *arguments: str, command: Sequence[str] = MODULE, **settings: str
 ) -> Iterator[Site]:
-    """Run a server in a folder of its own, by default as a module of this interpreter."""
+    """Run a server in a folder, by default with ``python -m``."""
     environment = {"PYTHONPATH": str(ROOT), **settings}
     with running(
         *arguments, here=here, secrets=[SECRET], environment=environment, command=command
@@ -101,6 +104,57 @@ def served_by_uvicorn(here: Path, app: str) -> Iterator[Site]:
 
 def reason(response: httpx2.Response) -> str:
     return str(response.json()["reason"])
+
+
+def signed(body: Mapping[str, object], message_id: str, sender: Sender) -> SignedRequest:
+    return signed_request(json.dumps(body).encode(), SECRET, message_id=message_id, sender=sender)
+
+
+def test_completed_responses_of_openai_are_handled_once(tmp_path: Path) -> None:
+    def event(event_type: str) -> dict[str, object]:
+        return {
+            "id": "evt_abc123",
+            "object": "event",
+            "created_at": 1719168000,
+            "type": event_type,
+            "data": {"id": "resp_abc123"},
+        }
+
+    with served_by_uvicorn(tmp_path, "examples.openai_app:app") as site:
+        completed = signed(event("response.completed"), "wh_1", openai)
+        assert reason(site.post(completed)) == "handled"
+        assert reason(site.post(completed)) == "duplicate"
+        assert reason(site.post(signed(event("response.failed"), "wh_2", openai))) == "handled"
+        assert reason(site.post(signed(event("video.completed"), "wh_3", openai))) == "handled"
+        assert site.post(completed.tampered()).status_code == 401
+        site.process.printed("no class for video.completed")
+    printed = site.process.output
+    assert re.search(r"completed: resp_abc123 \(default:wh_1:\S*completed\)\n", printed)
+    assert "response.failed: resp_abc123 at " in printed
+
+
+def test_mcp_events_are_received_and_the_challenge_is_answered(tmp_path: Path) -> None:
+    incident = {
+        "eventId": "evt_789",
+        "name": "incident.created",
+        "timestamp": "2026-02-19T16:00:00Z",
+        "data": {"incidentId": "INC-1234", "title": "Pool exhausted", "severity": "P1"},
+        "cursor": "cursor_xyz",
+    }
+    mcp = Sender(name="mcp-events")
+    with served_by_uvicorn(tmp_path, "examples.mcp_events:app") as site:
+        challenge = {"type": "verification", "challenge": "n0nce"}
+        answer = site.post(signed(challenge, "msg_verification_1", mcp))
+        assert (answer.status_code, answer.json()) == (200, {"challenge": "n0nce"})
+        forged = signed(challenge, "msg_verification_1", mcp).tampered()
+        assert site.post(forged).status_code == 401
+        assert reason(site.post(signed(incident, "evt_789", mcp))) == "handled"
+        assert reason(site.post(signed(incident, "evt_789", mcp))) == "duplicate"
+        gap = {"type": "gap", "cursor": "cursor_new"}
+        assert reason(site.post(signed(gap, "msg_gap_1", mcp))) == "handled"
+        site.process.printed("the subscription: gap")
+    printed = site.process.output
+    assert printed.count("INC-1234: Pool exhausted\ncursor: cursor_xyz\n") == 1
 
 
 def test_the_starlette_application_handles_each_event_once(tmp_path: Path) -> None:
@@ -311,7 +365,7 @@ def test_chaos_finds_the_mistake_of_the_example_that_marks_events_too_soon(tmp_p
     result = run(*arguments, here=tmp_path, environment={"PYTHONPATH": str(ROOT)})
     assert result.status == 1
     assert result.output.startswith("lost: comment.received evt_")
-    assert "delivery 2: 200 duplicate\n" in result.output
+    assert "receiver  answers 200 duplicate\n" in result.output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -351,7 +405,7 @@ WITH_SECRETS = [
 ]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("module", WITH_SECRETS)
 def test_without_secrets_an_example_does_not_start(module: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", f"import examples.{module}"]

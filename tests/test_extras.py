@@ -21,7 +21,9 @@ _MODULES = [
     ("operations.inspector", "jinja2", "inspector"),
     ("operations.opentelemetry", "opentelemetry", "otel"),
     ("operations.prometheus", "prometheus_client", "prometheus"),
+    ("stores.postgres", "psycopg", "postgres"),
     ("stores.redis", "redis", "redis"),
+    ("verification.ed25519", "cryptography", "v1a"),
 ]
 
 

@@ -21,7 +21,7 @@ from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
 from hookonce.watching.records import HandlerFailed, Observer
 
-# A line break of each kind, an escape sequence, DEL, C1, bidirectional controls, a byte order mark.
+# Each kind of line break, and control characters that hide or move text in a terminal.
 HOSTILE = "a\nFORGED b\rc\x1b[2Jd\x7fe\x85f\x9bg\u2028h\u2029i\u202ej\u2066k\ufeffl\x00m\vn\fo"
 
 SECRET = new_secret()
@@ -215,7 +215,7 @@ def test_an_error_that_cannot_be_shown_does_not_keep_the_line_from_the_log(
     assert not capsys.readouterr().err, "logging itself has complained"
 
 
-def test_what_is_printable_stays_as_it_is(lines: io.StringIO) -> None:
+def test_printable_text_stays_unchanged(lines: io.StringIO) -> None:
     text = "path/ä/日本 100% 😀 'quoted' \\n"
     assert printable(text) is text
     get_logger("hookonce").error("%s", text)
@@ -223,7 +223,7 @@ def test_what_is_printable_stays_as_it_is(lines: io.StringIO) -> None:
     assert lines.getvalue() == f"LINE hookonce: {text}\nLINE hookonce: 5 ä of 100%\n"
 
 
-# The ways in
+# Ways in which text from outside reaches the log
 
 
 @pytest.mark.anyio
@@ -245,7 +245,7 @@ async def test_id_and_type_of_a_delivery_are_escaped_in_lines_and_their_parts(
 ) -> None:
     caplog.set_level(logging.INFO, logger="hookonce")
     receiver = Receiver(secrets=SECRET, store="memory://")
-    event_id = "evt_\u2028FORGED\u202e"  # no control characters, which an id must not have
+    event_id = "evt_\u2028FORGED\u202e"  # without control characters, which an id must not have
     envelope = {**make_event(CommentReceived).model_dump(by_alias=True, mode="json")}
     for event_type in ("comment.received", HOSTILE):
         request = signed_request({**envelope, "id": event_id, "type": event_type}, SECRET)

@@ -1,4 +1,4 @@
-"""The way of a delivery's body leads through each room once, from the outside in."""
+"""A delivery's body passes through each package once, from the outer to the inner layers."""
 
 import sys
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from hookonce.testing import signed_request
 pytestmark = pytest.mark.anyio
 
 PACKAGE = Path(hookonce.__file__).parent
-# To read a field of a value is not to enter the room that it is written in.
+# Code that reads a value, such as a delivery's key, does not enter the package of the value.
 VALUES = PACKAGE / "stores" / "values.py"
-ROOMS = {"http", "receiver", "delivery", "verification", "events.py", "inbox", "stores"}
+ROOMS = {"http", "receiver", "delivery", "verification", "events", "inbox", "stores"}
 
 
 def room_of(frame: FrameType | None) -> str | None:
@@ -32,7 +32,7 @@ def room_of(frame: FrameType | None) -> str | None:
 
 @contextmanager
 def entered(body: bytes) -> Iterator[list[str]]:
-    """Note each room that is called from another with the body among the arguments."""
+    """Note each package that another package calls with the body as an argument."""
     entries: list[str] = []
     seen: set[FrameType] = set()
 
@@ -42,7 +42,7 @@ def entered(body: bytes) -> Iterator[list[str]]:
         here, before = room_of(frame), room_of(frame.f_back)
         if here is None or before is None or here == before:
             return
-        seen.add(frame)  # a coroutine is called anew whenever it goes on
+        seen.add(frame)  # Python reports a call each time that a coroutine continues
         if any(body in (value, getattr(value, "body", None)) for value in frame.f_locals.values()):
             entries.append(here)
 
@@ -53,7 +53,7 @@ def entered(body: bytes) -> Iterator[list[str]]:
         sys.setprofile(None)
 
 
-TO_THE_RUN = ["receiver", "delivery", "verification", "events.py"]
+TO_THE_RUN = ["receiver", "delivery", "verification", "events"]
 
 
 @pytest.mark.parametrize(

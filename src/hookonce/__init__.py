@@ -1,9 +1,9 @@
 """Receive signed webhooks: verify each, handle each once, lose none.
 
 The names below are public, and so are all other names that ``hookonce guide api`` lists. The
-modules ``errors``, ``events``, ``operations``, ``resources`` and ``testing`` need no import of
-their own. A name is imported when it is first used: a program that only verifies loads no framework
-and no models.
+modules ``errors``, ``events``, ``operations``, ``resources``, ``senders`` and ``testing`` need no
+import of their own. A name is imported when it is first used: a program that only verifies loads no
+framework and no models.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
         VerificationError,
         WebhookError,
     )
-    from .events import Event, unwrap
+    from .events import Event
     from .inbox.settings import Backoff, Inbox
     from .outcome import Outcome, Reason
     from .receiver import Receiver
     from .routing.context import Context
     from .routing.router import Router
+    from .senders.unwrapping import unwrap
     from .verification.providers import EnvironmentSecrets, FileSecrets
     from .verification.secrets import SecretsProvider
     from .verification.signature import VerifiedDelivery, Verifier, sign, verify
@@ -65,7 +66,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# The module of each name above; it is imported when the name is first used.
+# The module of each public name. A module is imported when a program first uses one of its names.
 _MODULES = {
     "routing.context": ("Context",),
     "delivery.limits": ("Limits",),
@@ -75,7 +76,8 @@ _MODULES = {
         *("PayloadError", "PayloadFault", "Refusal", "Reject", "Retry", "SecretError"),
         *("StoreError", "VerificationError", "WebhookError"),
     ),
-    "events": ("Event", "unwrap"),
+    "events": ("Event",),
+    "senders.unwrapping": ("unwrap",),
     "inbox.settings": ("Backoff", "Inbox"),
     "receiver": ("Receiver",),
     "verification.providers": ("EnvironmentSecrets", "FileSecrets"),
@@ -83,10 +85,10 @@ _MODULES = {
     "verification.signature": ("VerifiedDelivery", "Verifier", "sign", "verify"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-_PUBLIC_MODULES = {"errors", "events", "operations", "resources", "testing"}
+_PUBLIC_MODULES = {"errors", "events", "operations", "resources", "senders", "testing"}
 
 
-if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept misspelt names
+if not TYPE_CHECKING:  # if type checkers saw this function, they would accept misspelt names
 
     def __getattr__(name: str) -> object:
         if name in _PUBLIC_MODULES:

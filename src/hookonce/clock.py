@@ -21,12 +21,12 @@ _LONGEST_SECONDS = 1e6 * 366 * 86_400
 
 
 def system_clock() -> float:
-    """Return the Unix time in seconds; it calls ``time.time`` by name, so that freezegun works."""
+    """Return the Unix time in seconds; look up ``time.time`` at each call, for freezegun."""
     return time.time()
 
 
 class ManualClock:
-    """A clock for tests: it stands still until it is moved.
+    """A clock for tests, which stands still until the test moves it.
 
     Args:
         now: the time at the start: an aware ``datetime`` or Unix seconds; None for the present

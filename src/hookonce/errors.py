@@ -1,4 +1,4 @@
-"""Every exception that leaves the package, and the reasons a program can branch on.
+"""The exceptions that this package raises to its callers, with reasons that programs can check.
 
     WebhookError
     ├── SecretError (ValueError)          a signing secret cannot be used
@@ -7,6 +7,7 @@
     ├── StoreError                        the store failed or cannot be reached
     ├── LedgerError                       an effect could not be recorded or committed
     ├── AlreadyDone                       raised by record_in: this effect was committed before
+    ├── ReplayError                       a batch of replays cannot be begun or continued
     ├── Reject                            raised by a handler: make this event a dead letter
     └── Retry                             raised by a handler: try this event again later
 
@@ -32,6 +33,7 @@ __all__ = [
     "PayloadFault",
     "Refusal",
     "Reject",
+    "ReplayError",
     "Retry",
     "SecretError",
     "StoreError",
@@ -104,7 +106,7 @@ class SecretError(WebhookError, ValueError):
 
 
 class Refusal(StrEnum):
-    """Why a delivery is not genuine."""
+    """The reason why a delivery is not genuine."""
 
     MISSING_ID = "missing_id"
     MISSING_TIMESTAMP = "missing_timestamp"
@@ -114,29 +116,50 @@ class Refusal(StrEnum):
     MALFORMED_SIGNATURE = "malformed_signature"
     CONFLICTING_ID = "conflicting_id"
     CONFLICTING_TIMESTAMP = "conflicting_timestamp"
+    CONFLICTING_HEADERS = "conflicting_headers"
     TIMESTAMP_TOO_OLD = "timestamp_too_old"
     TIMESTAMP_TOO_NEW = "timestamp_too_new"
     NO_MATCHING_SIGNATURE = "no_matching_signature"
 
 
 _REFUSAL_TEXT = {
-    Refusal.MISSING_ID: "the webhook-id header is missing or empty",
-    Refusal.MISSING_TIMESTAMP: "the webhook-timestamp header is missing or empty",
-    Refusal.MISSING_SIGNATURE: "the webhook-signature header is missing or empty",
+    Refusal.MISSING_ID: "the {id} header is missing or empty",
+    Refusal.MISSING_TIMESTAMP: "the {timestamp} header is missing or empty",
+    Refusal.MISSING_SIGNATURE: "the {signature} header is missing or empty",
     Refusal.MALFORMED_ID: (
-        "webhook-id must be 1 to 512 characters of UTF-8 without control characters or full stops"
+        "{id} must be 1 to 512 characters of UTF-8 without control characters or full stops"
     ),
-    Refusal.MALFORMED_TIMESTAMP: "webhook-timestamp must be Unix seconds in plain decimal digits",
-    Refusal.MALFORMED_SIGNATURE: "webhook-signature is not text",
-    Refusal.CONFLICTING_ID: "webhook-id is repeated with different values",
-    Refusal.CONFLICTING_TIMESTAMP: "webhook-timestamp is repeated with different values",
-    Refusal.TIMESTAMP_TOO_OLD: "webhook-timestamp is too far in the past",
-    Refusal.TIMESTAMP_TOO_NEW: "webhook-timestamp is too far in the future",
+    Refusal.MALFORMED_TIMESTAMP: "{timestamp} must be Unix seconds in plain decimal digits",
+    Refusal.MALFORMED_SIGNATURE: "{signature} is not text",
+    Refusal.CONFLICTING_ID: "{id} is repeated with different values",
+    Refusal.CONFLICTING_TIMESTAMP: "{timestamp} is repeated with different values",
+    Refusal.CONFLICTING_HEADERS: (
+        "two families of signed headers differ in their values: {families}"
+    ),
+    Refusal.TIMESTAMP_TOO_OLD: "the time of the signature is too far in the past",
+    Refusal.TIMESTAMP_TOO_NEW: "the time of the signature is too far in the future",
     Refusal.NO_MATCHING_SIGNATURE: (
-        "no v1 signature matches: the sender used another secret, or something changed the body or"
+        "no signature matches: the sender used another secret, or something changed the body or"
         " the headers on the way"
     ),
 }
+
+_USUAL_PREFIXES = ("webhook",)
+
+
+def _refusal_text(reason: Refusal, prefixes: tuple[str, ...]) -> str:
+    """Return the text of a refusal with the names of the sender's headers."""
+
+    def either(ending: str) -> str:
+        return " or ".join(f"{prefix}-{ending}" for prefix in prefixes)
+
+    return _REFUSAL_TEXT[reason].format(
+        id=either("id"),
+        timestamp=either("timestamp"),
+        signature=either("signature"),
+        families=" and ".join(f"{prefix}-*" for prefix in prefixes),
+    )
+
 
 _UNAUTHENTIC = {
     Refusal.TIMESTAMP_TOO_OLD,
@@ -155,26 +178,40 @@ class VerificationError(WebhookError, WebhookVerificationError):
     Args:
         reason: the ``Refusal``, for a program to branch on.
         skew: for a timestamp outside the tolerance, our clock minus the timestamp in seconds.
+        headers: the prefixes of the headers that the message names, as in ``Sender.headers``.
     """
 
-    def __init__(self, reason: Refusal, skew: float | None = None) -> None:
+    def __init__(
+        self,
+        reason: Refusal,
+        skew: float | None = None,
+        headers: tuple[str, ...] = _USUAL_PREFIXES,
+    ) -> None:
         # The properties read `args`, because attributes would slow down each refusal of a forgery.
-        super().__init__(reason, skew)
+        if headers == _USUAL_PREFIXES:
+            super().__init__(reason, skew)
+        else:
+            super().__init__(reason, skew, headers)
 
     @property
     def reason(self) -> Refusal:
-        """Why the delivery is refused, for a program to branch on."""
+        """The reason for the refusal, for a program to branch on."""
         reason: Refusal = self.args[0]
         return reason
 
     @property
     def skew(self) -> float | None:
-        """Our clock minus the timestamp, in seconds; None unless it exceeds the tolerance."""
+        """The local clock minus the timestamp, in seconds; set only if it exceeds the tolerance."""
         skew: float | None = self.args[1]
         return skew
 
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The prefixes of the signed headers that the sender declares."""
+        return self.args[2] if len(self.args) > 2 else _USUAL_PREFIXES
+
     def __str__(self) -> str:
-        text = _REFUSAL_TEXT[self.reason]
+        text = _refusal_text(self.reason, self.headers)
         return text if self.skew is None else f"{text} (our clock minus it: {self.skew:+.0f} s)"
 
     @property
@@ -187,6 +224,11 @@ _new = VerificationError.__new__
 _NO_MATCH = Refusal.NO_MATCHING_SIGNATURE
 
 
+def no_sender(given: object) -> TypeError:
+    """Return the error for a ``sender`` that is not a ``Sender``, such as the name of a sender."""
+    return TypeError(f"sender takes a Sender, such as hookonce.senders.svix, not {given!r}")
+
+
 def unmatched() -> VerificationError:
     """Return the error for a well-formed delivery whose signature does not match.
 
@@ -197,7 +239,7 @@ def unmatched() -> VerificationError:
 
 
 class PayloadFault(StrEnum):
-    """Why a genuine body cannot be read as an event."""
+    """The reason why a genuine body cannot be read as an event."""
 
     NOT_JSON = "not_json"
     NOT_ENVELOPE = "not_envelope"
@@ -210,7 +252,7 @@ _FAULT_TEXT = {
     PayloadFault.NOT_JSON: "the body is not JSON",
     PayloadFault.NOT_ENVELOPE: "the body is not an event envelope",
     PayloadFault.WRONG_SHAPE: "data does not have the shape of the event's type",
-    PayloadFault.ID_MISMATCH: "the id in the body is not the webhook-id that was signed",
+    PayloadFault.ID_MISMATCH: "the id in the body is not the id that was signed",
     PayloadFault.CLASS_FAILED: "a validator of the event class failed",
 }
 
@@ -222,12 +264,17 @@ class PayloadError(WebhookError):
     Attributes:
         fault: the ``PayloadFault``, for a program to branch on.
         problems: one ``field.path: what was expected`` for each fault; never the values found.
+        field: the path in the body of the first field that is missing or wrong, such as
+            ``timestamp``; None if the fault is not in one field.
     """
 
-    def __init__(self, fault: PayloadFault, problems: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, fault: PayloadFault, problems: tuple[str, ...] = (), *, field: str | None = None
+    ) -> None:
         super().__init__(fault, problems)
         self.fault = fault
         self.problems = problems
+        self.field = field
 
     def __str__(self) -> str:
         text = _FAULT_TEXT[self.fault]
@@ -248,14 +295,18 @@ class LedgerError(WebhookError):
     """
 
 
-class AlreadyDone(WebhookError):  # noqa: N818 - a public name: a signal, not a fault
+class AlreadyDone(WebhookError):  # noqa: N818 - no "Error" in the name: it is a signal, not a fault
     """Raised by ``Context.record_in``: this handler's effect on this event was committed before.
 
     If the handler does not catch it, its transaction is rolled back and the handler has succeeded.
     """
 
 
-class Reject(WebhookError):  # noqa: N818 - a public name: an instruction to the receiver
+class ReplayError(WebhookError):
+    """A batch of replays cannot be begun or continued; the message says what to do instead."""
+
+
+class Reject(WebhookError):  # noqa: N818 - no "Error" in the name: it is an instruction to the receiver
     """Raised by a handler to say that no attempt will ever succeed.
 
     The event becomes a dead letter and is answered 202, so that the sender stops. If another
@@ -275,7 +326,7 @@ _LONGEST_WAIT = timedelta(days=31)
 
 
 @shows_half_built
-class Retry(WebhookError):  # noqa: N818 - a public name: an instruction to the receiver
+class Retry(WebhookError):  # noqa: N818 - no "Error" in the name: it is an instruction to the receiver
     """Raised by a handler to ask for a later attempt; it is not reported as an error.
 
     Args:

@@ -55,7 +55,7 @@ def event_fields(
     attempt: int | None = None,
     handler: str | None = None,
 ) -> dict[str, object]:
-    """Return the fields (``extra``) that each record about an event has, under the same names.
+    """Return the fields of an event for the ``extra`` of a log record; all records use these names.
 
     A value that is not known is None. Only a record about a handler has the field ``handler``.
 
@@ -109,7 +109,7 @@ def _indented(error: BaseException) -> str | None:
     """
     lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
     if all(map(str.isprintable, lines)) and not any(map(_has_lines, _chain(error))):
-        return None  # with None, the application's own formatter may format the traceback
+        return None  # for None, the application's own formatter formats the traceback
     return "\n".join(f"  {printable(line)}" for line in lines)
 
 
@@ -117,7 +117,7 @@ def _has_lines(error: BaseException) -> bool:
     """Return whether the text of an error has more than one line."""
     try:
         return "\n" in str(error) or bool(getattr(error, "__notes__", None))
-    except BaseException:  # noqa: BLE001 - as above; the traceback then shows no text
+    except BaseException:  # noqa: BLE001 - __str__ may raise anything; the traceback then shows no text
         return False
 
 

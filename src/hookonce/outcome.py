@@ -11,10 +11,6 @@ from http import HTTPStatus
 from math import ceil
 
 from .errors import shows_half_built
-from .sender import RETRY_SECONDS
-
-# The interface does not say whether the sender reads Retry-After; the header does no harm.
-_RETRY_AFTER_SECONDS = RETRY_SECONDS[0]
 
 
 class Reason(StrEnum):
@@ -47,6 +43,7 @@ class Reason(StrEnum):
     BODY_INCOMPLETE = "body_incomplete"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     NOT_FOUND = "not_found"
+    HANDSHAKE = "handshake"
 
 
 SUCCEEDED = frozenset({Reason.HANDLED, Reason.DUPLICATE, Reason.STALE})
@@ -67,6 +64,7 @@ class Outcome:
         status: the HTTP status; never a 3xx, never 410.
         reason: the result of the delivery: a ``Reason``; or a ``Refusal`` if it is not genuine.
         headers: headers of the answer beside those that describe its body.
+        reply: the JSON that answers a sender's challenge; None for every other delivery.
 
     Raises:
         ValueError: the sender would punish the status.
@@ -75,6 +73,7 @@ class Outcome:
     status: int
     reason: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    reply: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if is_punished(self.status):
@@ -82,8 +81,11 @@ class Outcome:
 
     @property
     def body(self) -> bytes:
-        """The answer's body: ``{"status": "accepted" | "refused" | "retry", "reason": "…"}``."""
-        return _body(self.status, self.reason)
+        """The answer's body: ``{"status": "accepted" | "refused" | "retry", "reason": "…"}``.
+
+        The answer to a sender's challenge is the sender's own: ``reply``.
+        """
+        return _body(self.status, self.reason) if self.reply is None else self.reply
 
 
 # Cached: every answer has a body, and only a few dozen different bodies exist.
@@ -111,9 +113,16 @@ NOT_FOUND = Outcome(HTTPStatus.NOT_FOUND, Reason.NOT_FOUND)
 BROKEN = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.INTERNAL_ERROR)
 
 
+def wait_header(seconds: float) -> dict[str, str]:
+    """Return a Retry-After header; a sender that does not know the header ignores it."""
+    return {"retry-after": str(max(1, ceil(seconds)))}
+
+
+USUAL_WAIT = wait_header(30.0)
+"""The default Retry-After; the pipeline replaces it if it knows the sender's first retry wait."""
+
+
 def later(reason: Reason, after_seconds: float | None = None) -> Outcome:
-    """Return a 503 with Retry-After; by default the value is the sender's own first delay."""
-    seconds = _RETRY_AFTER_SECONDS if after_seconds is None else after_seconds
-    return Outcome(
-        HTTPStatus.SERVICE_UNAVAILABLE, reason, {"retry-after": str(max(1, ceil(seconds)))}
-    )
+    """Return a 503 with Retry-After; its default is the sender's first retry wait, if known."""
+    wait = USUAL_WAIT if after_seconds is None else wait_header(after_seconds)
+    return Outcome(HTTPStatus.SERVICE_UNAVAILABLE, reason, wait)

@@ -7,7 +7,18 @@ no other error. Names are camelCase on the wire and snake_case in Python.
 """
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Self,
+    TypeAlias,
+    TypeVar,
+    dataclass_transform,
+)
 
 from pydantic import (
     BaseModel,
@@ -78,6 +89,12 @@ __all__ = [
     "Workspace",
 ]
 
+API_URL_VARIABLE = "HOOKONCE_API_URL"
+"""The environment variable with the base URL of the service's API."""
+
+API_KEY_VARIABLE = "HOOKONCE_API_KEY"
+"""The environment variable with the key for the service's API."""
+
 DataT = TypeVar("DataT")
 
 
@@ -89,7 +106,7 @@ def _write_as_service(value: datetime) -> str:
     if value.utcoffset():
         try:
             value = value.astimezone(UTC)
-        except OverflowError:  # UTC is out of range near the years 1 and 9999: keep the offset
+        except OverflowError:  # in UTC the time is before year 1 or after 9999: keep the offset
             return value.isoformat()
     # The service writes milliseconds; keep the finer digits of a value that has them.
     timespec = "microseconds" if value.microsecond % 1000 else "milliseconds"
@@ -122,7 +139,8 @@ AbsoluteInstant: TypeAlias = Annotated[
 ]
 """An aware datetime; a value without an offset is refused: its time zone would be a guess."""
 
-# Validated as a plain string: trying the listed values first would cost time on every field.
+# Validate only that the value is a string: trying the listed values first would cost time on every
+# field.
 _OPEN = GetPydanticSchema(lambda _source, handler: handler(str))
 
 Plan: TypeAlias = Annotated[Literal["free", "starter", "pro", "agency"] | str, _OPEN]
@@ -185,7 +203,19 @@ ErrorKind: TypeAlias = Annotated[
 """The kind of an error, which says whether a retry can help (interface, Errors)."""
 
 
-class Resource(BaseModel):
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+
+    # Type checkers do not read `frozen` from a model's configuration. A user's class may narrow a
+    # field, such as `type: Literal["ad.published"]`, only if type checkers see that fields are
+    # frozen.
+    @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
+    class _Frozen(ModelMetaclass): ...
+else:
+    _Frozen = type(BaseModel)
+
+
+class Resource(BaseModel, metaclass=_Frozen):
     """A frozen model that keeps unknown fields (interface, Versioning: "parse tolerantly").
 
     It reads both spellings of a field, `created_at` and `createdAt`. `model_dump_json()` writes
@@ -276,7 +306,7 @@ class PostListItem(Resource):
 
 
 class TargetError(Resource):
-    """Why publishing to one channel failed (interface, Resources: PostTarget)."""
+    """The error of a failed publication to one channel (interface, Resources: PostTarget)."""
 
     code: str
     message: str | None = None
@@ -355,7 +385,7 @@ class PostInput(_Input):
     base_media_ids: list[str] | None = Field(default=None, max_length=35)  # old name of media_ids
     targets: list[PostTargetInput] = Field(min_length=1)
     scheduled_at: AbsoluteInstant | None = None  # a value without an offset is refused
-    mode: PostMode = "draft"  # a closed enum: we write this value, we never read it
+    mode: PostMode = "draft"  # a closed enum, because we only write this value and never read it
 
     @model_validator(mode="after")
     def _schedule_has_a_time(self) -> Self:
@@ -372,12 +402,12 @@ class UploadInput(_Input):
 
     filename: str = Field(max_length=255)
     mime: str
-    size: int = Field(ge=1)  # bytes
+    size: int = Field(ge=1)  # in bytes
     folder_id: str | None = None
 
 
 class Upload(Resource):
-    """Where to send a file's bytes, once (interface, Endpoints: Media)."""
+    """A URL with headers, to send a file's bytes once (interface, Endpoints: Media)."""
 
     media_id: str
     # Hidden from the repr: URL and headers together allow anybody to write to the storage.
@@ -493,7 +523,7 @@ class WebhookEndpoint(Resource):
     last_success_at: Instant | None = None  # None before the first success
     last_failure_at: Instant | None = None  # None before the first failure
     created_at: Instant
-    # Only in the answers to creation and to secret rotation.
+    # Present only in the answers to creation and to secret rotation.
     secret: str | None = Field(default=None, repr=False)
 
 
@@ -524,7 +554,7 @@ class ValidationIssue(Resource):
 
 
 class TargetValidation(Resource):
-    """Whether one target would be accepted (interface, Resources: Validation result)."""
+    """The validation of one target of a post (interface, Resources: Validation result)."""
 
     channel_id: str
     platform: Platform
@@ -537,7 +567,7 @@ class Blocker(Resource):
 
     code: str
     message: str
-    hint: str | None = None  # the interface does not show whether this may be missing
+    hint: str | None = None  # the interface does not show whether this field may be missing
 
 
 class PublishWarning(Resource):
@@ -546,9 +576,9 @@ class PublishWarning(Resource):
     channel_id: str
     platform: Platform
     code: str
-    field: str | None = None  # the interface does not show whether this may be missing
+    field: str | None = None  # the interface does not show whether this field may be missing
     message: str
-    hint: str | None = None  # the interface does not show whether this may be missing
+    hint: str | None = None  # the interface does not show whether this field may be missing
 
 
 class ValidationResult(Resource):

@@ -1,1 +1,4 @@
-"""What things cost, as ratios within one run on one machine; no test asserts a time."""
+"""Benchmarks. Results are ratios within a run, because times depend on the machine.
+
+No test asserts a time.
+"""

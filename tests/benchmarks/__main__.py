@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks [part …] [--quick] [--json FILE] [--plot FILE]``: measure and print.
+"""Measure and print: ``python -m tests.benchmarks [part …] [--quick] [--store NAME] …``.
 
 The parts and options are those of `run`.
 """
@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from runpy import run_module
 
-# Tests share `support` as a top-level package, as pytest's `pythonpath` has it.
+# Tests import `support` as a top-level package, as pytest's `pythonpath` does.
 sys.path.insert(0, str(Path(__file__).parents[1]))
-# An exit by exception, so that whatever a part has started is ended by its `finally`.
+# Exit by an exception, so that each part's `finally` ends the processes that it has started.
 signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
 run_module("benchmarks.run", run_name="__main__")

@@ -1,8 +1,9 @@
-"""What a worker is held against: a store's own work without Python for each event, and row by row.
+"""Bounds for a worker's speed: the Redis script called directly, and a row-by-row queue.
 
-The bulk limit of Redis is its script doing what it does for a worker, in the largest calls that the
-store makes; their steps are written beforehand, and the replies are not looked at. Row by row is a
-queue in SQLite as a careful user writes one: a transaction to take an event, and one to finish it.
+The Redis script does the same as for a worker, in the largest calls that the store makes. The
+benchmark encodes the steps in advance, and does not parse the replies. The row-by-row queue in
+SQLite is one that a careful user would write: a transaction to take each event, and another to
+finish it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _FINISH = "UPDATE queue SET done_at = ? WHERE id = ?"
 
 
 async def redis_bulk(url: str, events: int) -> Drained:
-    """Let the server give out and complete so many events, and do nothing else."""
+    """Return the cost of fetching and completing this many events in the Redis server alone."""
     store = RedisStore(url)
     given = list(deliveries(events))
     await fill(store, iter(given))
@@ -72,8 +73,8 @@ async def redis_bulk(url: str, events: int) -> Drained:
 
 
 def _calls(given: list[Delivery]) -> Iterator[list[EncodedStep]]:
-    """Return calls that each complete what the one before has taken, and take more."""
-    # Events are taken in the order in which they were put, so their keys are known beforehand.
+    """Yield calls; each call completes the events of the previous call, and fetches new events."""
+    # The store returns events in the order in which they were stored, so their keys are known here.
     keys = [delivery.key for delivery in given]
     for first in range(0, len(keys) + _AT_ONCE, _AT_ONCE):
         steps = [step("complete", key) for key in keys[max(0, first - _AT_ONCE) : first]]
@@ -82,10 +83,10 @@ def _calls(given: list[Delivery]) -> Iterator[list[EncodedStep]]:
 
 
 def row_by_row(folder: Path, events: int) -> Drained:
-    """Let such a queue give out and finish so many events."""
+    """Return the cost of fetching and completing this many events in a hand-written queue."""
     connection = apsw.Connection(str(folder / f"queue-{new_token()}.db"))
     try:
-        connection.execute(_QUEUE).fetchall()  # runs all its statements
+        connection.execute(_QUEUE).fetchall()  # `fetchall` makes apsw execute all statements
         with connection:
             rows = ((delivery.event_id, delivery.body) for delivery in deliveries(events))
             connection.executemany(_PUT, rows)
@@ -122,16 +123,16 @@ def sync_seconds(folder: Path) -> float:
 
 @contextmanager
 def slow_disk(longer_seconds: float) -> Iterator[None]:
-    """Let every sync of a file that SQLite opens in the block take so much longer."""
+    """Delay each sync of a file that SQLite opens inside the block."""
     usual = apsw.vfs_names()[0]
 
     class File(apsw.VFSFile):
-        def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name
+        def xSync(self, flags: int) -> None:  # noqa: N802 - apsw calls this name
             time.sleep(longer_seconds)
             super().xSync(flags)
 
     class Disk(apsw.VFS):
-        def xOpen(self, name: Any, flags: Any) -> File:  # noqa: N802 - SQLite's name
+        def xOpen(self, name: Any, flags: Any) -> File:  # noqa: N802 - apsw calls this name
             return File(usual, name, flags)
 
     disk = Disk("hookonce-slow-disk", usual, makedefault=True)

@@ -1,6 +1,6 @@
-"""Bursts of steps, the same for a store that holds much and for one that holds next to nothing.
+"""Bursts of calls, to compare a store that holds many events with an almost empty store.
 
-A burst leaves the inbox as deep as it was, and a few hundred events more that are done.
+A burst does not change the depth of the inbox, and adds a few hundred handled events.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["InboxBurst", "RememberingBurst", "inbox_burst", "remembering_burst"]
 _BURST = 512
 _AT_ONCE = 64
 _LEASE_SECONDS = 30.0
-# What an inbox allows by default, or more: intake always asks whether there is room.
+# Limits that the inbox does not reach; as by default, every enqueue checks them.
 _MOST_EVENTS, _MOST_BYTES = 10_000_000, 64 * 1024**3
 
 
 class RememberingBurst(NamedTuple):
-    """The microseconds of an event that was claimed and completed."""
+    """The microseconds to claim an event, and the microseconds to complete an event."""
 
     claim: float
     complete: float
@@ -56,7 +56,7 @@ async def remembering_burst(store: Store) -> RememberingBurst:
 
 
 class InboxBurst(NamedTuple):
-    """The microseconds of an event that was put, taken and completed; and of a look at it all."""
+    """The microseconds to store, fetch and complete an event, and to read the statistics."""
 
     put: float
     take: float
@@ -65,7 +65,7 @@ class InboxBurst(NamedTuple):
 
 
 async def inbox_burst(store: InboxStore) -> InboxBurst:
-    """Put events, then take and complete as many."""
+    """Store events, then fetch and complete the same number."""
     given = deliveries(_BURST)
 
     async def put(number: int) -> None:

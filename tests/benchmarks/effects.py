@@ -1,7 +1,7 @@
-"""What a handler within a ledger costs, beside the same transaction by hand and no hookonce at all.
+"""The cost of a handler within a ledger, beside the same transaction without hookonce.
 
-The transaction reads a row and writes one, as most do. PostgreSQL runs with its own settings: a
-COMMIT waits for the disk.
+The transaction reads a row and writes a row, like most transactions. PostgreSQL runs with its
+default settings: a COMMIT waits for the disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
-import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
+import asyncpg  # type: ignore[import-untyped] # asyncpg has no annotations that a checker could read
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
@@ -95,7 +95,7 @@ async def _microseconds(run: _Run) -> float:
 
 
 def _within(ledger: AnyLedger[Any], work: Callable[..., Any]) -> Callable[[int], Any]:
-    """Return the handler as the dispatcher calls it."""
+    """Return a function that runs the handler within the ledger, as the dispatcher does."""
     router = Router()
     register: Any = router.on(CommentReceived, name="book", within=ledger)
     register(work)

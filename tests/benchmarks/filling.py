@@ -1,4 +1,4 @@
-"""Deliveries, and an inbox that is filled with them."""
+"""Deliveries, and a way to fill an inbox with them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ __all__ = ["ENDPOINT", "deliveries", "fill", "inbox_store"]
 ENDPOINT = "default"
 
 _EVENT_TYPE = "comment.received"
-# As many as the store for Redis sends in one call at the most.
+# The most events that the Redis store sends in one call.
 _AT_ONCE = 256
 _numbers = count()
 
 
 def inbox_store(url: str) -> InboxStore:
-    """Return the store a URL names."""
+    """Return the store that a URL names."""
     store = open_store(url, clock=system_clock)
     assert isinstance(store, InboxStore)
     return store
 
 
 def deliveries(number: int) -> Iterator[Delivery]:
-    """Return so many deliveries, each of an event of its own."""
+    """Return this many deliveries, each of another event."""
     for _ in range(number):
         event_id = f"evt_{os.getpid():x}{next(_numbers):012x}"
         body = event_body(_EVENT_TYPE, event_id=event_id)
@@ -40,7 +40,7 @@ def deliveries(number: int) -> Iterator[Delivery]:
 
 
 async def fill(store: InboxStore, given: Iterator[Delivery]) -> None:
-    """Put deliveries into the inbox, in their order."""
+    """Store deliveries in the inbox, in their order."""
     while some := list(islice(given, _AT_ONCE)):
         results = await asyncio.gather(*(store.enqueue(each, new_token()) for each in some))
         if any(not isinstance(result, Stored) for result in results):

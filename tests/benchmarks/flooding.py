@@ -1,8 +1,9 @@
-"""How much memory a server takes under a flood of large bodies: what is under way, and not more.
+"""The peak memory of a server in a flood of large bodies, relative to the bodies in flight.
 
-All connections send at once and over and over. Bodies of the largest size are genuine, or signed
-by a stranger; larger ones are refused by the length they announce, or, where they announce none,
-when too much has arrived. Each kind has a server of its own, whose peak the system knows.
+All connections send at the same time, again and again. Bodies of the largest allowed size are
+genuine or forged. The server refuses larger bodies by their announced length or, if they announce
+none, as soon as too many bytes have arrived. Each kind of body has its own server, because the
+system reports the peak memory of a process.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _LIMIT = Limits().body_bytes
 _TOO_LARGE = 3 * _MIB
 _PIECE = 64 * 1024
 _PATIENCE_SECONDS = 120.0
-# Twice each: as it arrived and joined, or joined and as the event read from it. The rest is what
-# the server reads ahead, and what the allocator keeps.
+# The server holds each body twice: in chunks and joined, or joined and as a parsed event. The other
+# 0.5 is for bytes that the server reads ahead, and for memory that the allocator keeps.
 _HELD = AtMost(2.5)
-# What is not wanted is not held, but for what the server has read when it learns of that.
+# The server refuses a large body early, so it holds only the bytes that it has read until then.
 _NOT_HELD = AtMost(0.1)
 
 
@@ -57,7 +58,7 @@ _KINDS = (
 
 
 def flood(*, is_quick: bool) -> list[Result]:
-    """Return the peaks, and what they are beyond an idle server as a multiple of all bodies."""
+    """Return the memory peaks, and the growth since idle as a multiple of all bodies' size."""
     each = _QUICK_EACH if is_quick else _EACH
     case = (
         f"the most memory of a server, {_CONNECTIONS} connections, {each} bodies each;"
@@ -81,7 +82,7 @@ def flood(*, is_quick: bool) -> list[Result]:
 
 
 def resident_mib(pid: int | str, *, peak: bool = False) -> float:
-    """Return the memory that a process has resident, or the most it ever had."""
+    """Return the resident memory of a process, now or at its peak."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     found = re.search(rf"{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status)
     assert found is not None, status
@@ -105,14 +106,14 @@ async def _send_all(server: Server, kind: _Kind, secret: str, each: int) -> None
 
 
 def _body(event_id: str, size: int) -> bytes:
-    """Return an event whose text fills it up to exactly that size."""
+    """Return an event with a text of such a length that the event has exactly this size."""
     bare = event_body("comment.received", event_id=event_id, data={"text": ""})
     text = b"x" * (size - len(bare))
     return bare.replace(b'"text":""', b'"text":"' + text + b'"', 1)
 
 
 async def _status(port: int, headers: Mapping[str, str], body: bytes, *, announces: bool) -> int:
-    """Send a delivery, at most until it is answered, and return the status."""
+    """Send a delivery, stop as soon as an answer arrives, and return its status."""
     length = f"content-length: {len(body)}" if announces else "transfer-encoding: chunked"
     lines = ["POST /webhooks HTTP/1.1", "host: 127.0.0.1", length]
     lines += [f"{name}: {value}" for name, value in headers.items()]

@@ -1,4 +1,4 @@
-"""What an import takes, beside an interpreter that imports nothing, and beside other packages."""
+"""The cost of an import, beside a bare interpreter and beside other packages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def imports(*, is_quick: bool) -> list[Result]:
     """Return the processor time of an interpreter that imports something and ends."""
     times: dict[str, list[float]] = {name: [] for name in _STATEMENTS}
     for statement in _STATEMENTS.values():
-        _milliseconds(statement)  # compiles what is not compiled, and fills the system's cache
+        _milliseconds(statement)  # the first run compiles modules and fills the system's cache
     for _ in range(_QUICK_ROUNDS if is_quick else _ROUNDS):
         for name, statement in _STATEMENTS.items():
             times[name].append(_milliseconds(statement))

@@ -1,4 +1,4 @@
-"""How parts are measured and shown: interleaved rounds, medians, ratios beside their targets.
+"""Measures the parts of the benchmark in interleaved rounds; prints medians and ratios.
 
 A round calls every subject in turn, so a machine that slows down for a while slows all of them, and
 it is the processor's time that counts, so that others who wait for it do not.
@@ -44,12 +44,13 @@ __all__ = [
 Subject: TypeAlias = Callable[[], object]
 
 _ROUNDS, _QUICK_ROUNDS = 51, 21
-# Long enough for the clock, short enough that most turns pass without another process.
+# A turn is long enough for the clock's precision, and short enough that the system seldom
+# interrupts it.
 _TURN_SECONDS, _QUICK_TURN_SECONDS = 0.004, 0.001
 
 
 class AtMost(NamedTuple):
-    """A target for a ratio that shall be small."""
+    """A target for a ratio that should be small."""
 
     bound: float
 
@@ -61,7 +62,7 @@ class AtMost(NamedTuple):
 
 
 class AtLeast(NamedTuple):
-    """A target for a ratio that shall be large."""
+    """A target for a ratio that should be large."""
 
     bound: float
 
@@ -102,17 +103,20 @@ class Part(NamedTuple):
         name: what it is asked for by.
         summary: what it shows, in a line.
         run: measures; given whether to be quick.
+        of_store: measures only the subjects of one store, if the part can do that; given whether to
+            be quick, and the store's name.
 
     """
 
     name: str
     summary: str
     run: Callable[[bool], list[Result]]
+    of_store: Callable[[bool, str], Sequence[Result]] | None = None
 
 
 @contextmanager
 def pinned() -> Iterator[None]:
-    """Keep the process on one processor, the last it may use, where the system can do so."""
+    """Keep the process on the last processor that it may use, if the system can do that."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -131,13 +135,13 @@ def compare(
     *,
     is_quick: bool,
 ) -> list[Result]:
-    """Return the microseconds that a call of each subject takes; the first one is the base."""
+    """Return each subject's microseconds per call, and their ratio to the first subject's."""
     turn_seconds = _QUICK_TURN_SECONDS if is_quick else _TURN_SECONDS
     with pinned():
         calls = {name: _calls_in(turn_seconds, call) for name, call in subjects.items()}
         times: dict[str, list[float]] = {name: [] for name in subjects}
         gc.collect()
-        gc.disable()  # the garbage of one subject shall not be collected in another's turn
+        gc.disable()  # do not collect the garbage of one subject in the turn of another
         try:
             for _ in range(_QUICK_ROUNDS if is_quick else _ROUNDS):
                 for name, call in subjects.items():
@@ -160,7 +164,7 @@ def compare(
 
 
 def _calls_in(seconds: float, call: Subject) -> int:
-    for _ in range(10):  # whatever is built or cached at first shall not be measured
+    for _ in range(10):  # do not measure the first call, which builds and caches things
         call()
     calls = 1
     while (taken := _seconds(call, calls)) < seconds / 4:
@@ -177,14 +181,14 @@ def _seconds(call: Subject, calls: int) -> float:
 
 
 def spread(values: Sequence[float]) -> float:
-    """Return half the distance between the quartiles, as a part of the median."""
+    """Return half the distance between the quartiles, as a share of the median."""
     low, middle, high = statistics.quantiles(values, n=4)
     return (high - low) / 2 / middle
 
 
-@cache  # so that the line comes once
+@cache  # print the line only once
 def installed(module: str) -> Any:
-    """Return a peer's module, or None with a line that says so: no part needs any of them."""
+    """Return the module of an optional package; print a notice and return None without it."""
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -199,9 +203,10 @@ _NAMED = (
 
 
 def machine() -> dict[str, str]:
-    """Return what the figures depend on."""
+    """Return the properties of the machine that the figures depend on."""
     options = sysconfig.get_config_var("CONFIG_ARGS") or ""
-    # Distributions may optimise by profile without saying so; it is worth about a sixth.
+    # Report profile-guided optimisation, because it saves about a sixth of the time. Some builds of
+    # Python use it without this option, and then the report cannot show it.
     build = " --enable-optimizations" if "--enable-optimizations" in options else ""
     packages = []
     for name in _NAMED:
@@ -229,7 +234,7 @@ def _processor() -> str:
 
 
 def print_results(results: Sequence[Result]) -> None:
-    """Print a table, with a blank line between cases."""
+    """Print a table with a blank line between cases."""
     case = None
     for result in results:
         if result.case != case:
@@ -249,7 +254,7 @@ def _verdict(result: Result) -> str:
 
 
 def as_json(facts: Mapping[str, str], results: Mapping[str, Sequence[Result]]) -> str:
-    """Return all of a run as JSON, for a later run to be compared with."""
+    """Return a whole run as JSON, so that a later run can be compared with it."""
     shown = {
         name: [
             {

@@ -1,7 +1,7 @@
-"""What memory and disk it takes: each remembered id, many deliveries, a flood, an import.
+"""The memory or disk space of remembered ids, many deliveries, a flood of bodies, and an import.
 
-What takes memory for itself alone runs in a new process, so that no other part's leavings are
-counted or filled.
+A measurement of a process's own memory runs in a new process. Otherwise it would count or reuse
+memory that other parts of the benchmark have left.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ T = TypeVar("T")
 _IDS, _QUICK_IDS = 1_000_000, 100_000
 _DELIVERIES, _QUICK_DELIVERIES = 5_000_000, 40_000
 _WARM_UP = 10_000
-# A tenth for SQLite, which takes longer over each.
+# SQLite is slower, and gets a tenth of the events.
 _SQLITE_SHARE = 10
-# In memory, by a clock that makes retention run out; SQLite remembers outside of the process.
+# The memory store never remembers more events than this: a fast clock ends the retention of older
+# events. SQLite remembers its events on disk.
 _REMEMBERED = 5_000
 _RETENTION = timedelta(hours=26)
 _IN_TURN = 64
@@ -65,12 +66,12 @@ def _run(is_quick: bool) -> list[Result]:
 
 
 def _in_new_process(measure: Callable[[], T]) -> T:
-    with get_context("spawn").Pool(1) as pool:  # whose end is the end of its processes
+    with get_context("spawn").Pool(1) as pool:  # the end of the block ends the process
         return pool.apply_async(measure).get(_PATIENCE_SECONDS)
 
 
 def _remembered(count: int) -> list[Result]:
-    """Show what each handled event takes until its retention is over."""
+    """Return the memory or disk space that each handled event takes during its retention."""
     sizes = {
         "memory store, resident": _in_new_process(partial(_resident_for, count)),
         "SQLite, the file": _file_for(count),
@@ -101,7 +102,7 @@ def _file_for(count: int) -> float:
 
 
 def _redis_for(count: int) -> float:
-    # With its file, since a store warns of a server that would forget.
+    # Use an append-only file, because a store warns about a server without persistence.
     with redis_server(append_only=True) as server, server.client() as client:
         asyncio.run(_remember(open_store(server.url, clock=system_clock), "warm-up", _IN_TURN))
         before = int(client.info("memory")["used_memory"])
@@ -110,7 +111,7 @@ def _redis_for(count: int) -> float:
 
 
 async def _remember(store: Store, prefix: str, count: int) -> None:
-    """Claim and complete so many events, whose ids are as long as the service's own."""
+    """Claim and complete this many events, with ids of the service's length."""
 
     async def handle(number: int) -> None:
         key = DeliveryKey(f"default:{prefix:_<8}{number:020d}")
@@ -128,7 +129,7 @@ async def _remember(store: Store, prefix: str, count: int) -> None:
 
 
 def _delivered(count: int) -> list[Result]:
-    """Show that deliveries leave nothing behind but what their store remembers for a while."""
+    """Return the growth of memory through deliveries: only the store's records may stay."""
     results: list[Result] = []
     with TemporaryDirectory(prefix="hookonce-benchmark-") as folder:
         for name, url, number in (
@@ -145,7 +146,7 @@ def _delivered(count: int) -> list[Result]:
 
 
 def _resident_around(url: str, count: int) -> tuple[float, float]:
-    """Return what is resident before so many deliveries, and after them."""
+    """Return the resident memory before and after this many deliveries."""
     return asyncio.run(_deliver(url, count))
 
 
@@ -182,7 +183,7 @@ async def _deliver(url: str, count: int) -> tuple[float, float]:
 
 
 class _Clock:
-    """So fast that only the latest deliveries are remembered."""
+    """A clock so fast that the store remembers only the latest deliveries."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0

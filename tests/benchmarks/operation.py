@@ -1,4 +1,4 @@
-"""What it costs to watch a receiver: an inspector that somebody looks at, and metrics.
+"""The cost of watching a receiver: an inspector with an open page, and metrics.
 
 The same receiver on SQLite is under the same load in turns: watched by nobody; with a live page of
 its inspector open; and with Prometheus besides, which asks every second. All the while the file its
@@ -28,11 +28,11 @@ __all__ = ["PART"]
 
 _AT_ONCE = 64
 _ROUNDS, _QUICK_ROUNDS = 21, 11
-# Templates are compiled, and caches are filled, before it counts.
+# Compile templates and fill caches before the measurement.
 _FIRST_SECONDS = 1
 _SECONDS, _QUICK_SECONDS = 2, 1
 _TARGET = AtLeast(0.90)
-# More than any store takes in a second.
+# Prepare this many requests for each second: more than any store handles.
 _MOST_PER_SECOND = 15_000
 _MEASURES: tuple[tuple[str, str, Callable[[Load], float]], ...] = (
     ("", "/s", lambda one: one.per_second),
@@ -58,7 +58,8 @@ def _run(is_quick: bool) -> list[Result]:
             "BENCHMARK_FOLDER": str(folder),
             SECRETS_FILE: str(secrets),
         }
-        # Who looks on, and replaces secrets, is on another machine.
+        # In production, browsers and the program that replaces secrets run on another machine. Here
+        # they are threads of this process, so keep this process off the server's processor.
         stack.enter_context(pinned())
         names = list(WATCHED)
         for _ in range(_QUICK_ROUNDS if is_quick else _ROUNDS):
@@ -66,7 +67,7 @@ def _run(is_quick: bool) -> list[Result]:
             write_requests(folder / "first", secret, _FIRST_SECONDS * _MOST_PER_SECOND)
             write_requests(folder / "requests", secret, seconds * _MOST_PER_SECOND)
             for name in names:
-                # Anew, since where its memory lies makes one process faster than another.
+                # Start a new process each time: the memory layout of a process affects speed.
                 with serving(name, environment) as server, ExitStack() as turn:
                     turn.enter_context(_rotated(secrets, secret))
                     turn.enter_context(_looked_at(server, name))
@@ -86,7 +87,7 @@ def _compared(
     others: Sequence[str],
     target: AtLeast | None,
 ) -> list[Result]:
-    """Return what a receiver does in a second, and the processor time a delivery takes."""
+    """Return each receiver's deliveries per second, and the processor time of one delivery."""
     results = []
     for name in (base, *others):
         for what, unit, of in _MEASURES:
@@ -107,7 +108,7 @@ def _compared(
 
 @contextmanager
 def _looked_at(server: Server, name: str) -> Iterator[None]:
-    """Keep a live page of the inspector open, and read the metrics every second, if there are."""
+    """Keep a live page of the inspector open; read the metrics, if served, every second."""
     url = f"http://127.0.0.1:{server.port}"
     stopped = threading.Event()
 
@@ -134,7 +135,7 @@ def _looked_at(server: Server, name: str) -> Iterator[None]:
 
 @contextmanager
 def _rotated(file: Path, secret: str) -> Iterator[None]:
-    """Put another secret in force beside this one, again and again."""
+    """Replace the second of two secrets again and again during the block."""
     stopped = threading.Event()
 
     def rotate() -> None:

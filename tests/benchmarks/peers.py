@@ -1,4 +1,4 @@
-"""Other packages that verify webhooks, each with a genuine delivery signed its own way."""
+"""Other packages that verify webhooks, each with a delivery signed in its own way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["parsing", "verifying"]
 
 
 def verifying(secret: str, headers: Mapping[str, str], body: bytes) -> dict[str, Subject]:
-    """Return what verifies without reading, where it is installed."""
+    """Return the installed packages that verify a body without parsing it."""
     subjects: dict[str, Subject] = {}
     if reference := installed("standardwebhooks"):
         webhook = reference.Webhook(secret)
@@ -36,7 +36,7 @@ def verifying(secret: str, headers: Mapping[str, str], body: bytes) -> dict[str,
 
 
 def parsing(secret: str, headers: Mapping[str, str], body: bytes) -> dict[str, Subject]:
-    """Return what verifies and reads the body, where it is installed.
+    """Return the installed packages that verify and parse a body.
 
     The event is of none of their types; stripe and openai make their objects of it all the same.
     """

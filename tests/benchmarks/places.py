@@ -1,4 +1,4 @@
-"""Stores of their own for a measurement, which come to remember many events."""
+"""New stores for a measurement, filled with many remembered events."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from support.postgres import postgres_server
 from support.redis_servers import redis_server
 
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.postgres import PostgresStore
 from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
@@ -26,10 +28,10 @@ _AT_ONCE = 1_000
 
 
 async def remember(store: Store, number: int) -> None:
-    """Let a store remember so many events as done."""
+    """Complete this many events, so that the store remembers them as done."""
     claims = (_claim(one) for one in range(number))
     while some := list(islice(claims, _AT_ONCE)):
-        # It takes no claim to record what is a fact.
+        # `complete` records a success even without a claim.
         await asyncio.gather(*map(store.complete, some))
     if await store.claim(_claim(0).key, new_token(), _LEASE_SECONDS) != Done():
         raise RuntimeError("what was completed is not remembered")
@@ -42,7 +44,7 @@ def _claim(number: int) -> Claimed:
 
 @contextmanager
 def _memory() -> Iterator[Store]:
-    # By default it would forget the first of a million.
+    # With the default limit the store would forget the oldest of a million events.
     yield MemoryStore(max_records=10_000_000)
 
 
@@ -58,9 +60,16 @@ def _redis() -> Iterator[InboxStore]:
         yield RedisStore(server.url)
 
 
+@contextmanager
+def _postgres() -> Iterator[InboxStore]:
+    with postgres_server(fsync="on", autovacuum="on", shared_buffers="128MB") as server:
+        yield PostgresStore(server.url)
+
+
 INBOX_PLACES: Mapping[str, Callable[[], AbstractContextManager[InboxStore]]] = {
     "SQLite": _sqlite,
     "Redis": _redis,
+    "PostgreSQL": _postgres,
 }
 PLACES: Mapping[str, Callable[[], AbstractContextManager[Store]]] = {
     "memory": _memory,

@@ -1,4 +1,4 @@
-"""A picture of the intake: deliveries a second by store, for so many requests at once.
+"""A picture of the intake: deliveries a second, by store and number of parallel requests.
 
 It is plain SVG that stands beside text of any colour: no background, and colours for a light and a
 dark page, chosen by the viewer's preference.
@@ -35,7 +35,7 @@ class _Series(NamedTuple):
     dark: str
 
 
-# A hue for each store, paler where deliveries are only stored; told apart by the colour-blind too.
+# Each store has a hue, and its inbox a paler tone; colour-blind readers can tell the hues apart.
 _SERIES = (
     _Series("receiver, memory", "memory", "#7d8590", "#8b949e"),
     _Series("receiver, SQLite", "SQLite", "#0b62b0", "#3b8eea"),
@@ -50,7 +50,7 @@ _Rates = Mapping[int, Mapping[str, float]]
 
 
 def plot(results: Sequence[Result]) -> str:
-    """Return an SVG of the rates in the results of the part `intake`."""
+    """Return an SVG of the rates from the results of the part `intake`."""
     rates = _rates(results)
     most = max(rate for by_subject in rates.values() for rate in by_subject.values())
     step = _step(most)
@@ -73,7 +73,7 @@ def plot(results: Sequence[Result]) -> str:
 
 
 def _rates(results: Sequence[Result]) -> _Rates:
-    """Return the rate of each subject that is shown, by the number of requests at once."""
+    """Return the rates of each subject in the picture, by the number of parallel requests."""
     shown = {_REFERENCE, *(series.subject for series in _SERIES)}
     rates: defaultdict[int, dict[str, float]] = defaultdict(dict)
     for result in results:
@@ -84,7 +84,7 @@ def _rates(results: Sequence[Result]) -> _Rates:
 
 
 def _step(most: float) -> float:
-    """Return a round distance between lines, of which there are few."""
+    """Return the distance between grid lines: a round number that gives only a few lines."""
     least = most / _MOST_LINES
     power = 10.0 ** floor(log10(least))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)

@@ -1,7 +1,7 @@
-"""What a second process adds: `hookonce serve` with one worker and with two, on the same load.
+"""The gain of a second process: `hookonce serve` with one and with two workers, same load.
 
-wrk keeps to the last processor, and the servers share all of them with it and with a Redis server,
-as a small machine would. Each run is a server of its own, with a store that holds nothing yet.
+wrk runs on the last processor only. The servers, wrk and a Redis server share all processors, as on
+a small machine. Each run starts a new server with an empty store.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SECONDS, _QUICK_SECONDS = 4, 2
 _FIRST_SECONDS = 1
 _WORKERS = (1, 2)
 _PATIENCE_SECONDS = 30.0
-# More than any store takes in a second.
+# Prepare this many requests for each second: more than any store handles.
 _MOST_PER_SECOND = 15_000
 
 _BESIDE: tuple[tuple[str, str, Callable[[Load], float]], ...] = (
@@ -110,7 +110,7 @@ def _compared(store: str, loads: dict[tuple[str, int], list[Load]]) -> Iterator[
 
 @contextmanager
 def _serving(folder: Path, workers: int, environment: dict[str, str]) -> Iterator[Server]:
-    """Serve the receiver in so many processes until the block ends."""
+    """Serve the receiver in this many processes until the block ends."""
     port = free_port()
     log = folder / "log"
     with log.open("w") as errors:

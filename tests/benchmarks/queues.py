@@ -1,4 +1,4 @@
-"""Queues that a user would otherwise take, drained by a worker of their own in this process.
+"""Queues that a user might choose instead of hookonce, each with its worker in this process.
 
 taskiq with its streams of Redis, which acknowledge like an inbox, and saq: both are asyncio, need
 only Redis, and are maintained. arq is maintained no further, and needs a redis-py of before 6;
@@ -22,19 +22,19 @@ from .measuring import installed
 
 __all__ = ["Drain", "peers"]
 
-# What waits for a connection each; more would only wait for each other.
+# Make as many calls at once as there are connections; more calls would wait for a connection.
 _FILLED_AT_ONCE = 50
 _LOOK_SECONDS = 0.001
 _IDLE_SECONDS = 0.2
 
 Drain: TypeAlias = Callable[[str, Work], Coroutine[Any, Any, Drained]]
-"""Fills what a URL names, and drains it."""
+"""Fills the queue at a URL, and drains it."""
 
 Put: TypeAlias = Callable[[str], Awaitable[object]]
 
 
 def peers() -> Mapping[str, Drain]:
-    """Return what is installed: each drains its queue on a Redis server."""
+    """Return a drain for each installed queue package; its queue is on a Redis server."""
     found: dict[str, Drain] = {}
     if installed("taskiq") and installed("taskiq_redis"):
         found["taskiq, Redis streams"] = drain_taskiq
@@ -44,11 +44,11 @@ def peers() -> Mapping[str, Drain]:
 
 
 async def drain_taskiq(url: str, work: Work) -> Drained:
-    """Return what it takes taskiq to handle and acknowledge it all."""
+    """Return the cost for taskiq to handle and acknowledge all events."""
     taskiq, handled = installed("taskiq.receiver"), Handled(work.events)
     broker: Any = installed("taskiq_redis").RedisStreamBroker(url)
 
-    async def handle(body: str) -> None:  # noqa: ARG001 - it is brought all the same
+    async def handle(body: str) -> None:  # noqa: ARG001 - the queue transports the body, although no handler uses it
         await work.handle()
         handled.one()
 
@@ -62,7 +62,7 @@ async def drain_taskiq(url: str, work: Work) -> Drained:
         listening = asyncio.ensure_future(receiver.listen(stop))
         await handled.enough.wait()
         group = broker.queue_name, broker.consumer_group_name
-        while (await client.xpending(*group))["pending"]:  # noqa: ASYNC110 - the server knows
+        while (await client.xpending(*group))["pending"]:  # noqa: ASYNC110 - only the server knows when no event is pending
             await asyncio.sleep(_LOOK_SECONDS)
         drained = watch.drained(work.events)
         stop.set()
@@ -72,12 +72,12 @@ async def drain_taskiq(url: str, work: Work) -> Drained:
 
 
 async def drain_saq(url: str, work: Work) -> Drained:
-    """Return what it takes saq to handle and finish it all."""
-    logging.getLogger("saq").setLevel(logging.ERROR)  # it warns of its own end
+    """Return the cost for saq to handle and finish all events."""
+    logging.getLogger("saq").setLevel(logging.ERROR)  # saq logs a warning when it ends
     saq, handled = installed("saq"), Handled(work.events)
     queue: Any = saq.Queue.from_url(url)
 
-    async def handle(_: object, *, body: str) -> None:  # noqa: ARG001 - it is brought all the same
+    async def handle(_: object, *, body: str) -> None:  # noqa: ARG001 - the queue transports the body, although no handler uses it
         await work.handle()
 
     async def finished(_: object) -> None:
@@ -88,10 +88,10 @@ async def drain_saq(url: str, work: Work) -> Drained:
         [("handle", handle)],
         concurrency=work.at_once,
         after_process=finished,
-        burst=True,  # it ends when nothing waits
+        burst=True,  # saq ends when its queue is empty
         dequeue_timeout=_IDLE_SECONDS,
     )
-    worker.SIGNALS = []  # an interrupt is ours
+    worker.SIGNALS = []  # saq must leave interrupts to this process
     async with asyncio.timeout(PATIENCE_SECONDS):
         await queue.connect()
         await _fill(lambda body: queue.enqueue("handle", body=body), work.events)

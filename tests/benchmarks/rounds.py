@@ -1,4 +1,4 @@
-"""What several rounds found, as results beside that of a base."""
+"""Measures subjects in several rounds, and compares them with the first subject."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def in_rounds(subjects: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, Sequence[T]]:
-    """Return what each subject measured, one after the other in each round."""
+    """Return the measurements of each subject, one after the other in each round."""
     values: dict[str, list[T]] = {name: [] for name in subjects}
     for _ in range(rounds):
         for name, measure in subjects.items():
@@ -29,7 +29,7 @@ def compared(
     unit: str,
     targets: Mapping[str, AtMost | AtLeast] | None = None,
 ) -> list[Result]:
-    """Return a result for each subject, with its ratio to the first one of the same round."""
+    """Return a result for each subject, with its ratio to the first subject of the same round."""
     base = next(iter(values.values()))
     return [
         Result(

@@ -1,4 +1,4 @@
-"""What becomes of the figures with several processes, many remembered events and a deep inbox."""
+"""The costs with several processes, with many remembered events, and with a deep inbox."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from support.redis_servers import redis_server
 from hookonce.stores.values import new_token
 
 from .crowd import InboxBurst, RememberingBurst, inbox_burst, remembering_burst
-from .draining import Work, drain_by_processes
+from .draining import Work
 from .filling import deliveries, fill
+from .fleet import drain_by_processes
 from .measuring import AtMost, Part, Result
 from .places import INBOX_PLACES, PLACES, remember
 from .rounds import compared, in_rounds
@@ -30,24 +31,31 @@ _HANDLER_SECONDS = 0.005
 _REMEMBERED, _QUICK_REMEMBERED = 1_000_000, 100_000
 _DEPTH, _QUICK_DEPTH = 1_000_000, 100_000
 _BURSTS, _QUICK_BURSTS = 31, 15
-# What is first of its kind (connections, pages of the file) shall not be measured.
+# Warm up first, so that the figures leave out new connections and new pages of the file.
 _WARM_UPS = 2
-# What is remembered must not slow the claims down, which every delivery waits for.
+# Remembered events must not slow down claims, since every delivery waits for its claim.
 _CLAIM_TARGET = AtMost(1.20)
+_POSTGRES_TARGETS = dict.fromkeys(("claim", "put", "take", "complete"), AtMost(1.20))
 
 
 def _run(is_quick: bool) -> list[Result]:
+    return [
+        *_by_processes(is_quick=is_quick),
+        *(result for name in PLACES for result in _of_store(is_quick, name)),
+    ]
+
+
+def _of_store(is_quick: bool, name: str) -> list[Result]:
     logging.getLogger("hookonce").setLevel(logging.CRITICAL)
     bursts = _QUICK_BURSTS if is_quick else _BURSTS
-    results = _by_processes(is_quick=is_quick)
-    for name in PLACES:
-        results += _remembering(name, _QUICK_REMEMBERED if is_quick else _REMEMBERED, bursts)
-    for name in INBOX_PLACES:
+    results = _remembering(name, _QUICK_REMEMBERED if is_quick else _REMEMBERED, bursts)
+    if name in INBOX_PLACES:
         results += _deep(name, _QUICK_DEPTH if is_quick else _DEPTH, bursts)
     return results
 
 
 def _by_processes(*, is_quick: bool) -> list[Result]:
+    logging.getLogger("hookonce").setLevel(logging.CRITICAL)
     work = Work(_QUICK_EVENTS if is_quick else _EVENTS, _AT_ONCE, 0.0)
     waiting = work._replace(handler_seconds=_HANDLER_SECONDS)
     rounds = _QUICK_ROUNDS if is_quick else _ROUNDS
@@ -74,7 +82,7 @@ def _processes(
     what: str, new_inbox: Callable[[], str], work: Work, counts: Sequence[int], rounds: int
 ) -> list[Result]:
     def drained_by(processes: int) -> float:
-        return asyncio.run(drain_by_processes(new_inbox(), work, processes))
+        return asyncio.run(drain_by_processes(new_inbox(), work, processes)).per_second
 
     subjects = {_worker_processes(count): partial(drained_by, count) for count in counts}
     case = f"{what}, {work.handlers}, on {os.cpu_count()} processors"
@@ -97,7 +105,7 @@ def _remembering(name: str, number: int, bursts: int) -> list[Result]:
                 found[what].append(runner.run(remembering_burst(store)))
         for store in (empty, crowded):
             runner.run(store.aclose())
-    return _by_step(name, "remembering", found, {"claim": _CLAIM_TARGET})
+    return _by_step(name, "remembering", found, _targets(name))
 
 
 def _deep(name: str, depth: int, bursts: int) -> list[Result]:
@@ -114,7 +122,11 @@ def _deep(name: str, depth: int, bursts: int) -> list[Result]:
                 found[what].append(runner.run(inbox_burst(store)))
         for store in (shallow, deep):
             runner.run(store.aclose())
-    return _by_step(name, "waiting", found, {})
+    return _by_step(name, "waiting", found, _targets(name) if name == "PostgreSQL" else {})
+
+
+def _targets(name: str) -> Mapping[str, AtMost]:
+    return _POSTGRES_TARGETS if name == "PostgreSQL" else {"claim": _CLAIM_TARGET}
 
 
 def _by_step(
@@ -123,7 +135,7 @@ def _by_step(
     found: Mapping[str, Sequence[tuple[float, ...]]],
     targets: Mapping[str, AtMost],
 ) -> list[Result]:
-    """Compare a crowded store with an empty one, step by step."""
+    """Compare a full store with an empty store, step by step."""
     steps = InboxBurst._fields if what == "waiting" else RememberingBurst._fields
     results: list[Result] = []
     for place, step in enumerate(steps):
@@ -133,4 +145,4 @@ def _by_step(
     return results
 
 
-PART = Part("scale", "several processes, many remembered events, a deep inbox", _run)
+PART = Part("scale", "several processes, many remembered events, a deep inbox", _run, _of_store)

@@ -1,4 +1,4 @@
-"""Applications under uvicorn, requests for them, and wrk, which sends them.
+"""Runs applications under uvicorn, and sends requests to them with wrk.
 
 uvicorn (httptools, uvloop) has the first processor to itself, with all its threads: the one that
 writes to SQLite is part of what is measured. wrk has the last processor, and so does a Redis
@@ -15,8 +15,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import NamedTuple
@@ -26,14 +26,22 @@ from support.redis_servers import free_port
 from hookonce import sign
 from hookonce.samples.events import event_body
 
-__all__ = ["Load", "Server", "keep_beside", "load", "serving", "write_requests"]
+__all__ = [
+    "Load",
+    "Server",
+    "family_cpu_seconds",
+    "keep_beside",
+    "load",
+    "serving",
+    "write_requests",
+]
 
 _SCRIPT = Path(__file__).with_name("requests.lua")
 _PATIENCE_SECONDS = 20.0
 
 
 class Server(NamedTuple):
-    """An application that is served, by one process or by some that another has started."""
+    """A server of an application: one process, or a parent with several child processes."""
 
     pid: int
     port: int
@@ -41,7 +49,7 @@ class Server(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What one run of wrk found.
+    """The result of one run of wrk.
 
     Attributes:
         per_second: requests answered in a second.
@@ -51,6 +59,7 @@ class Load(NamedTuple):
             system's part included.
         busy: how much of its processor the server used.
         busy_beside: how much of theirs wrk and what was named beside it used.
+        beside_us: processor time for one request of what was named beside.
 
     """
 
@@ -60,11 +69,12 @@ class Load(NamedTuple):
     cpu_us: float
     busy: float
     busy_beside: float
+    beside_us: float
 
 
 @contextmanager
 def serving(name: str, environment: Mapping[str, str]) -> Iterator[Server]:
-    """Serve the application of that name until the block ends."""
+    """Serve the application with this name until the block ends."""
     port = free_port()
     process = subprocess.Popen(
         [
@@ -104,12 +114,15 @@ def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 def keep_beside(pid: int) -> None:
-    """Keep a process, with all its threads, on the last processor: applications have the first."""
-    _pin(pid, first=False)
+    """Keep a process, its threads and its children on the last processor, not the applications'."""
+    _pin(pid, first=False)  # first of all, because children inherit it
+    for child in _family(pid)[1:]:
+        with suppress(FileNotFoundError, ProcessLookupError):  # the child has ended
+            _pin(child, first=False)
 
 
 def _pin(pid: int, *, first: bool) -> None:
-    """Keep a process on the first processor, or on the last, where the system can do so."""
+    """Keep a process on the first or the last processor, if the system can do that."""
     if not hasattr(os, "sched_setaffinity"):
         return
     usable = os.sched_getaffinity(0)
@@ -118,7 +131,7 @@ def _pin(pid: int, *, first: bool) -> None:
 
 
 def write_requests(file: Path, secret: str, count: int) -> None:
-    """Write so many deliveries, each of an event of its own, for wrk's script.
+    """Write this many deliveries, each of another event, for wrk's script.
 
     Ids come in no order, as those of a sender do: in a table that is sorted by them, ids that only
     grow would all be written to one page.
@@ -148,9 +161,9 @@ def load(
     at_once: int,
     seconds: int,
     may_repeat: bool,
-    beside: int | None = None,
+    beside: Sequence[int] = (),
 ) -> Load:
-    """Send requests over so many connections, and return what became of them.
+    """Send requests over this many connections, and return the result.
 
     Args:
         wrk: the program.
@@ -159,12 +172,12 @@ def load(
         at_once: how many connections.
         seconds: how long.
         may_repeat: whether requests may be sent again when all have been sent; else RuntimeError.
-        beside: a process whose work counts with wrk's, since it does it on the same processor.
+        beside: processes whose work, and that of their children, counts with wrk's, since they do
+            it on the same processor.
 
     """
     servers = [server.pid, *server.children]
-    watched = servers if beside is None else [*servers, beside]
-    before = [_cpu_seconds(pid) for pid in watched]
+    before, before_beside = _cpu_seconds(servers), sum(map(family_cpu_seconds, beside))
     process = subprocess.Popen(
         [
             *(wrk, "--threads", "1", "--connections", str(at_once), "--duration", f"{seconds}s"),
@@ -181,11 +194,11 @@ def load(
     finally:
         process.kill()
         process.wait()
-    used = [_cpu_seconds(pid) - was for pid, was in zip(watched, before, strict=True)]
-    own, others = sum(used[: len(servers)]), used[len(servers) :]
+    own = _cpu_seconds(servers) - before
+    others = sum(map(family_cpu_seconds, beside)) - before_beside
     if process.returncode or "Non-2xx" in output or "Socket errors" in output:
         raise RuntimeError(f"not every delivery was accepted: {output}{errors}")
-    if errors and not may_repeat:  # else duplicates were counted
+    if errors and not may_repeat:  # wrk has repeated requests, and its figures count them
         raise RuntimeError(errors)
     count, per_second = (
         _number(pattern, output) for pattern in (r"(\d+) requests in", r"Requests/sec: +([\d.]+)")
@@ -200,15 +213,38 @@ def load(
         p99_ms=_milliseconds("99%", output),
         cpu_us=own / count * 1e6,
         busy=own / passed,
-        busy_beside=(wrk_after - wrk_before + sum(others)) / passed,
+        busy_beside=(wrk_after - wrk_before + others) / passed,
+        beside_us=others / count * 1e6,
     )
 
 
-def _cpu_seconds(pid: int) -> float:
-    # The name comes second and may contain anything; user and system time are 12th and 13th of the
-    # rest.
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def family_cpu_seconds(pid: int) -> float:
+    """Return the processor time of a process and of its children."""
+    return _cpu_seconds(_family(pid))
+
+
+def _family(pid: int) -> list[int]:
+    """Return a process and its children."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    return [pid, *map(int, children.split())]
+
+
+def _cpu_seconds(pids: Iterable[int]) -> float:
+    """Return the processor time of processes and of their children that have ended."""
+    return sum(map(_ticks, pids)) / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(pid: int) -> int:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except (
+        FileNotFoundError,
+        ProcessLookupError,
+    ):  # a child that has ended since: its parent's time includes it now
+        return 0
+    # The second field is the name and may contain anything; after it, fields 12 to 15 are the user
+    # and system time of the process and of its children that have ended.
+    return sum(map(int, stat.rpartition(")")[2].split()[11:15]))
 
 
 def _number(pattern: str, text: str) -> float:

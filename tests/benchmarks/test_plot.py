@@ -1,4 +1,4 @@
-"""The picture of the intake says what was measured."""
+"""The picture of the intake shows the measured rates."""
 
 from xml.etree import ElementTree as ET
 

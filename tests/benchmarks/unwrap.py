@@ -1,4 +1,4 @@
-"""What verification and a typed event cost together, for each documented event type.
+"""The cost of verification together with a typed event, for each documented event type.
 
 Peers that parse as well are given the same body; what they make of it is named beside them.
 """
@@ -24,7 +24,8 @@ __all__ = ["PART"]
 _TARGET = AtMost(4)
 _TEXT = "A loaf of walnut bread, still warm, and a queue around the corner. "
 
-# What people write fills up an event in practice; a shape's own fields come to half a kilobyte.
+# Give these fields long values: people write long texts, so real events are larger than samples.
+# The other fields together have about half a kilobyte.
 _LONG: dict[str, dict[str, JsonValue]] = {
     "post.target.published": {"caption": _TEXT * 20, "settings": {"tags": ["bread", "bakery"]}},
     "post.target.failed": {"caption": _TEXT * 20, "settings": {"tags": ["bread", "bakery"]}},

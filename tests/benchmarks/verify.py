@@ -1,4 +1,4 @@
-"""What verification costs, beside its floor and other packages, and what a refusal costs.
+"""The cost of verification beside its floor and other packages, and the cost of a refusal.
 
 The floor is what cannot be left out: one HMAC-SHA256, base64, one comparison in constant time.
 """
@@ -21,8 +21,8 @@ from hookonce.clock import system_clock
 from hookonce.events import CommentReceived
 from hookonce.samples.events import event_body
 from hookonce.verification.headers import signed_parts
-from hookonce.verification.secrets import new_secret
-from hookonce.verification.signature import signer
+from hookonce.verification.secrets import new_key_pair, new_secret
+from hookonce.verification.signature import matcher
 
 from .measuring import AtMost, Part, Result, Subject, compare
 from .peers import verifying
@@ -35,7 +35,7 @@ _SIZES = {"0.5 KB": 512, "2 KB": 2_048, "20 KB": 20_480, "256 KB": 262_144}
 _TARGET = AtMost(1.5)
 _TARGETED = ("0.5 KB", "2 KB")
 
-# What else a request brings: from a proxy, from the client's library, from the service.
+# Other headers of a request: from a proxy, from the client's library, from the service.
 _OTHER_HEADERS = {
     "host": "example.org",
     "user-agent": "Service-Webhooks/1.0",
@@ -50,12 +50,12 @@ _OTHER_HEADERS = {
 
 _RawHeaders: TypeAlias = list[tuple[bytes, bytes]]
 
-# More than a run calls for: each is handled once.
+# Sign more deliveries than a run needs, because the receiver handles each delivery only once.
 _MOST_HANDLED = 10_000
 
 
 def floor(secret: str, headers: dict[str, str], body: bytes) -> Subject:
-    """Return the least that verifying this delivery can be."""
+    """Return a function that verifies with the least work: one HMAC and a comparison."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     content = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     expected = headers["webhook-signature"].removeprefix("v1,").encode()
@@ -74,7 +74,7 @@ def _run(is_quick: bool) -> list[Result]:
         results += _accepted(size_name, size, is_quick=is_quick)
     for size_name in _TARGETED:
         results += _built_up(size_name, _SIZES[size_name], is_quick=is_quick)
-    for part in (_rotated, _refused, _handled):
+    for part in (_asymmetric, _rotated, _refused, _handled):
         results += part(is_quick=is_quick)
     return results
 
@@ -86,14 +86,12 @@ def _accepted(size_name: str, size: int, *, is_quick: bool) -> list[Result]:
     of_a_server = _OTHER_HEADERS | headers
     raw_of_a_server = _raw(of_a_server)
     prefix = f"{MESSAGE_ID}.{headers['webhook-timestamp']}.".encode()
-    expected = headers["webhook-signature"].removeprefix("v1,").encode()
-    kept = signer(base64.b64decode(secret.removeprefix("whsec_")))
+    signatures = (headers["webhook-signature"].encode(),)
+    kept = matcher(secret)
     verifier = Verifier(secret)
     subjects: dict[str, Subject] = {
         "floor": floor(secret, headers, body),
-        "floor with the hash states kept": lambda: hmac.compare_digest(
-            kept(prefix, body), expected
-        ),
+        "floor with the hash states kept": lambda: kept(prefix, body, signatures),
         "hookonce Verifier, raw headers": lambda: verifier.verify(body, raw),
         "hookonce Verifier, 11 raw headers": lambda: verifier.verify(body, raw_of_a_server),
         "hookonce Verifier, each of another second": _in_turn(verifier, secret, body),
@@ -107,7 +105,7 @@ def _accepted(size_name: str, size: int, *, is_quick: bool) -> list[Result]:
 
 
 def _in_turn(verifier: Verifier, secret: str, body: bytes) -> Subject:
-    """Return what meets no timestamp again soon enough to remember it."""
+    """Return a subject with so many timestamps that remembering them does not help."""
     now = int(time.time())
     deliveries = cycle(
         [_raw(sign(secret, f"evt_{n:024}", body, timestamp=now - n)) for n in range(128)]
@@ -116,33 +114,56 @@ def _in_turn(verifier: Verifier, secret: str, body: bytes) -> Subject:
 
 
 def _built_up(size_name: str, size: int, *, is_quick: bool) -> list[Result]:
-    """Return what each step of a verification adds to those before it."""
+    """Return the time that each step of a verification adds to the steps before it."""
     secret, body = new_secret(), b"x" * size
     headers = sign(secret, MESSAGE_ID, body)
     raw = _raw(headers)
     prefix = f"{MESSAGE_ID}.{headers['webhook-timestamp']}.".encode()
-    expected = headers["webhook-signature"].removeprefix("v1,").encode()
-    kept = signer(base64.b64decode(secret.removeprefix("whsec_")))
+    expected = (headers["webhook-signature"].encode(),)
+    kept = matcher(secret)
     verifier = Verifier(secret)
 
     def and_headers() -> bool:
         _, _, signed_prefix, signatures = signed_parts(raw)
-        return hmac.compare_digest(kept(signed_prefix, body), signatures[0])
+        return kept(signed_prefix, body, signatures)
 
     def and_clock() -> bool:
         _, timestamp, signed_prefix, signatures = signed_parts(raw)
         if not -300 <= system_clock() - timestamp <= 300:
             raise AssertionError("it is not of now")
-        return hmac.compare_digest(kept(signed_prefix, body), signatures[0])
+        return kept(signed_prefix, body, signatures)
 
     subjects: dict[str, Subject] = {
         "floor": floor(secret, headers, body),
-        "the hash states kept instead": lambda: hmac.compare_digest(kept(prefix, body), expected),
+        "the hash states kept instead": lambda: kept(prefix, body, expected),
         "and the headers found and checked": and_headers,
         "and the clock, and the tolerance": and_clock,
         "and the result: all of a Verifier": lambda: verifier.verify(body, raw),
     }
     return compare(f"{size_name}, what it is made of", subjects, is_quick=is_quick)
+
+
+def _asymmetric(*, is_quick: bool) -> list[Result]:
+    """Return the cost of accepting and refusing `v1a`, beside the cost of `v1`."""
+    secret, pair, body = new_secret(), new_key_pair(), b"x" * 2_048
+    raw = _raw(sign(secret, MESSAGE_ID, body))
+    raw_asymmetric = _raw(sign(pair.private, MESSAGE_ID, body))
+    verifier, asymmetric = Verifier(secret), Verifier(pair.public)
+    mixed = Verifier([pair.public, secret])
+    by_strangers = sign([new_key_pair().private for _ in range(16)], MESSAGE_ID, body)
+    return compare(
+        "2 KB, the asymmetric scheme",
+        {
+            "v1": lambda: verifier.verify(body, raw),
+            "v1a": lambda: asymmetric.verify(body, raw_asymmetric),
+            "v1, with a public key before the secret": lambda: mixed.verify(body, raw),
+            "v1a, with a secret after the public key": lambda: mixed.verify(body, raw_asymmetric),
+            "refused: 16 v1a signatures, of which 4 are read": _refusing(
+                asymmetric, body, by_strangers
+            ),
+        },
+        is_quick=is_quick,
+    )
 
 
 def _rotated(*, is_quick: bool) -> list[Result]:
@@ -184,8 +205,8 @@ def _refused(*, is_quick: bool) -> list[Result]:
         return _refusing(verifier, body, headers)
 
     raw = _raw(genuine)
-    # Up to the comparison a forgery takes the same steps, and then an exception, even one with
-    # nothing to say, takes longer than a result: see also `_handled`.
+    # A forgery takes the same steps up to the comparison. Then `verify` raises an exception, which
+    # is slower than returning a result, even without a message: see also `_handled`.
     subjects: dict[str, Subject] = {
         "accepted": lambda: verifier.verify(body, raw),
         "an exception raised and caught, no more": _raised_and_caught,
@@ -202,7 +223,7 @@ def _refused(*, is_quick: bool) -> list[Result]:
 
 
 def _handled(*, is_quick: bool) -> list[Result]:
-    """Return what a receiver does for a delivery, and for one that is refused, log line included.
+    """Return the cost for a receiver to handle or refuse a delivery, with the log line.
 
     A flood of forgeries must cost less than as many deliveries.
     """
@@ -221,7 +242,7 @@ def _handled(*, is_quick: bool) -> list[Result]:
             yield body, _raw(_OTHER_HEADERS | sign(signing, event_id, body, timestamp=now))
 
     def handling(made: Iterator[tuple[bytes, _RawHeaders]], status: int) -> Subject:
-        ready = list(islice(made, _MOST_HANDLED))  # signed before the clock runs
+        ready = list(islice(made, _MOST_HANDLED))  # sign before the measurement
 
         def handle() -> None:
             outcome = loop.run_until_complete(receiver.handle(*ready.pop()))
@@ -243,7 +264,7 @@ def _handled(*, is_quick: bool) -> list[Result]:
 
 @contextmanager
 def _logged(stream: TextIO) -> Iterator[None]:
-    """Write the log of deliveries there."""
+    """Write the receiver's log to this file."""
     log, handler = logging.getLogger("hookonce"), logging.StreamHandler(stream)
     level, propagated = log.level, log.propagate
     log.addHandler(handler)

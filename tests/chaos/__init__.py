@@ -1,1 +1,1 @@
-"""Simulations of the examples with each store, in both modes."""
+"""Simulations of the examples with each store; handlers run inside the request or in workers."""

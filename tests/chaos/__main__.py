@@ -4,6 +4,6 @@ import sys
 from pathlib import Path
 from runpy import run_module
 
-# Tests share `support` as a top-level package, as pytest's `pythonpath` has it.
+# Under pytest, `pythonpath` lets tests import `support`. This command needs the same path.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 run_module("chaos.run", run_name="__main__")

@@ -1,7 +1,8 @@
-"""Channel events under chaos: each channel must end with its newest status.
+"""Simulations of channel events with faults: each channel must end with its newest status.
 
 Events arrive late, twice and out of order, and their handlers fail. ``latest_by`` keeps an older
-event from overwriting a newer status. A second handler records every event to know the newest.
+event from overwriting a newer status. A second handler records every event, so the test knows the
+newest status.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["CHANNELS", "PLACES", "Channels", "Place"]
 
 CHANNELS = 100
 
-# The other events have types without a handler here; see `_OTHER_TYPES` in `simulation.py`.
+# The share of channel events. The receiver has no handler for the other simulated events.
 _CHANNEL_EVENTS = 0.92
 
 
@@ -39,7 +40,7 @@ PLACES = tuple(
     Place(store, mode)
     for store in STORES
     for mode in (Mode.INLINE, Mode.INBOX)
-    if not (store == "memory" and mode is Mode.INBOX)  # it has no inbox
+    if not (store == "memory" and mode is Mode.INBOX)  # the memory store has no inbox
 )
 
 
@@ -86,7 +87,7 @@ class Channels:
         wrong = []
         for channel, seen in self._seen.items():
             newest = max(status.created_at for status in seen)
-            # With a tie, either status may be the last.
+            # If the two newest events have the same time, either status is right.
             if self._statuses.get(channel) not in {one for one in seen if one.created_at == newest}:
                 wrong.append(channel)
         return wrong

@@ -1,4 +1,4 @@
-"""Every example that has a receiver, with every store, in both modes."""
+"""Each example with each store; handlers run inside the request or in workers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Combination:
         return f"{self.example}, {self.store}, {self.mode.value}"
 
     def simulate(self, url: str, *, events: int, seed: int) -> SimulationReport:
-        """Simulate, and hide the output of handlers and the log."""
+        """Run the simulation; hide the output of handlers and the log."""
         with silence():
             return simulate(
                 example(self.example), events=events, seed=seed, store=url, mode=self.mode
@@ -51,12 +51,12 @@ COMBINATIONS = tuple(
     for example in EXAMPLES
     for store in STORES
     for mode in (Mode.INLINE, Mode.INBOX)
-    if not (store == "memory" and mode is Mode.INBOX)  # it has no inbox
+    if not (store == "memory" and mode is Mode.INBOX)  # the memory store has no inbox
 )
 
 
 def example(name: str) -> Receiver:
-    """Return the receiver of an example from a fresh import."""
+    """Import an example again, without its earlier state; return its receiver."""
     spec = spec_from_file_location(f"examples.{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

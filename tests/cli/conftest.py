@@ -1,4 +1,4 @@
-"""What tests of commands share."""
+"""Fixtures for tests of commands."""
 
 import logging
 from collections.abc import Iterator
@@ -9,17 +9,17 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def quiet_again() -> Iterator[None]:
-    """Give the library's log back after a command in this process."""
+    """Restore the library's logging after a command in this process."""
     log = logging.getLogger("hookonce")
     level, handlers, propagate = log.level, log.handlers[:], log.propagate
     yield
     log.level, log.handlers, log.propagate = level, handlers, propagate
-    log.setLevel(level)  # also forgets which levels loggers had found enabled
+    log.setLevel(level)  # this call also clears the cached levels of loggers
 
 
 @pytest.fixture
 def temporary(tmp_path: Path) -> Path:
-    """Return the folder that temporary folders are made in."""
+    """Return the folder in which temporary folders are made."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     return folder

@@ -115,7 +115,7 @@ def bury(here: Path, *dead_letters: DeadLetter) -> str:
 
 
 def ids(result: Result) -> list[str]:
-    """Return the ids in the JSON that was printed."""
+    """Return the ids in the printed JSON."""
     return [json.loads(line)["id"] for line in result.output.splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""What tests of inboxes share: a receiver whose inbox others work on, and deliveries to it."""
+"""Helpers for tests of inboxes: a receiver's module, and deliveries to its inbox."""
 
 import json
 from pathlib import Path
@@ -46,7 +46,7 @@ async def handle(event: CommentReceived, context: Context) -> None:
 
 
 def url_of(server: Process) -> str:
-    """Return where `hookonce serve` listens, once it does."""
+    """Wait until `hookonce serve` listens, and return its URL."""
     return server.printed(r"running on (http://127\.0\.0\.1:\d+) ")[1]
 
 
@@ -61,6 +61,6 @@ def deliver(url: str, event_id: str) -> tuple[int, str]:
 
 
 def journal(here: Path) -> list[str]:
-    """Return what handlers in this folder have written down."""
+    """Return the lines that handlers have written in this folder."""
     path = here / "journal"
     return path.read_text().splitlines() if path.exists() else []

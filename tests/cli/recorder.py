@@ -1,4 +1,4 @@
-"""An HTTP server that keeps what it is sent, and answers what the test says."""
+"""An HTTP server that records requests, and gives the answers that a test chooses."""
 
 import threading
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class Received:
 
 @dataclass
 class Recorder:
-    """What was received, and the answers to give: the last one again and again."""
+    """The recorded requests, and the answers to give; the last answer is repeated."""
 
     url: str
     requests: list[Received] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Recorder:
 
 
 class _Server(ThreadingHTTPServer):
-    # With the usual 5, one of a flood of connections is told to come again, in 1, 3, 7, 15 s.
+    # With the default backlog of 5, the connections of a flood would wait up to 15 s for a retry.
     request_queue_size = 1024
 
 
@@ -45,7 +45,7 @@ def recording(port: int = 0) -> Iterator[Recorder]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", "0")))
-            headers = {  # http.client reads them as latin-1
+            headers = {  # http.client decodes header values as latin-1
                 name.lower().encode("latin-1"): value.encode("latin-1")
                 for name, value in self.headers.items()
             }
@@ -58,7 +58,7 @@ def recording(port: int = 0) -> Iterator[Recorder]:
         def do_GET(self) -> None:
             self.do_POST()
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class has this parameter name
             pass
 
     with _Server(("127.0.0.1", port), Handler) as server:
@@ -73,6 +73,6 @@ def recording(port: int = 0) -> Iterator[Recorder]:
 
 
 def closed_port_url() -> str:
-    """Return a URL at which nobody listens."""
+    """Return a URL at which no server listens."""
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
         return f"http://127.0.0.1:{server.server_port}/hooks"

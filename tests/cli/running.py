@@ -1,6 +1,6 @@
-"""Running the command: as a process of its own, or inside the test where that makes no difference.
+"""Runs commands: as processes, or inside the test if that makes no difference.
 
-Every result is searched for what no command may ever show.
+Every result is searched for secrets and signatures, because no command may show them.
 """
 
 import os
@@ -14,8 +14,9 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from click.testing import CliRunner
 
@@ -38,16 +39,21 @@ __all__ = [
 SECRET = "whsec_" + b64encode(b"the secret of these tests, 32 by").decode()
 OLD_SECRET = "whsec_" + b64encode(b"the one it was before a rotation").decode()
 
+_APART: dict[str, Any] = (
+    {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+)
+"""Tells click 8.1 to keep both outputs apart, as later versions always do."""
+
 COMMAND = [str(Path(sys.executable).with_name("hookonce"))]
 
 PATIENCE_SECONDS = 60.0
 """Longer than anything takes on a slow machine; only a broken program waits as long."""
 
-_USAGE = 2  # click's status for arguments that cannot be used; it shows the usage before the error
+_USAGE = 2  # click's status for invalid arguments; click prints the usage before the error
 
-_SIGNATURE = re.compile(r"v1,[A-Za-z0-9+/]{43}=")
+_SIGNATURE = re.compile(r"v1,[A-Za-z0-9+/]{43}=|v1a,[A-Za-z0-9+/]{86}==")
 
-# What a developer's shell or a pipeline may have set, and changes what commands do or print.
+# Variables of a developer's shell or a pipeline that change what commands do or print.
 _NOISE = re.compile(
     "HOOKONCE_.*|PORT|COLUMNS|LINES|TERM|FORCE_COLOR|NO_COLOR|TTY_.*|PYTHONUNBUFFERED"
     "|(?:HTTP|HTTPS|ALL|NO)_PROXY",
@@ -80,16 +86,16 @@ class Result:
 
     @classmethod
     def of(cls, status: int, output: str, errors: str) -> Self:
-        """Return a result; move the lines that name stores out of the errors."""
+        """Return a result; the lines that name stores are removed from the errors."""
         lines = errors.splitlines(keepends=True)
         stores = tuple(line[7:-1] for line in lines if line.startswith("store: "))
         rest = "".join(line for line in lines if not line.startswith("store: "))
         return cls(status, output, rest, stores)
 
     def says(self, *parts: str, status: int | None = None) -> None:
-        """Check that it ended with one clear line, and neither a traceback nor other output.
+        """Check that the command ended with one clear line, without a traceback or other output.
 
-        Without a status it is one of the two for it; `test_statuses.py` has the table of them.
+        Without ``status``, the exit status may be 1 or 2; `test_statuses.py` has the table.
         """
         assert self.status in ({1, 2} if status is None else {status}), self
         assert self.output == "", self
@@ -107,10 +113,11 @@ def invoke(
     stdin: bytes = b"",
     environment: Mapping[str, str] | None = None,
 ) -> Result:
-    """Run a command in this process and return how it ended."""
+    """Run a command in this process, and return how it ended."""
     noise = dict.fromkeys(name for name in os.environ if _NOISE.fullmatch(name))
     settings = {"HOOKONCE_SECRETS": " ".join(secrets), **(environment or {})}
-    result = CliRunner(env={**noise, **settings}).invoke(cli, list(arguments), input=stdin)
+    runner = CliRunner(env={**noise, **settings}, **_APART)
+    result = runner.invoke(cli, list(arguments), input=stdin)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Result.of(result.exit_code, result.stdout, result.stderr)
@@ -123,7 +130,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     command: Sequence[str] = COMMAND,
 ) -> Result:
-    """Run a command as a process in a folder and return how it ended."""
+    """Run a command as a process in a folder, and return how it ended."""
     ended = subprocess.run(
         [*command, *arguments],
         cwd=here,
@@ -138,7 +145,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A command that goes on, and the files it prints to."""
+    """A running command, and the files to which it prints."""
 
     process: subprocess.Popen[bytes]
     folder: Path
@@ -152,7 +159,7 @@ class Process:
         return (self.folder / "errors").read_text("utf-8", "replace")
 
     def printed(self, pattern: str) -> re.Match[str]:
-        """Return the match of a pattern, as soon as the command has printed it."""
+        """Return the match of a pattern as soon as the command has printed it."""
         found: list[re.Match[str]] = []
 
         def holds() -> bool:
@@ -168,7 +175,7 @@ class Process:
         self.process.send_signal(number)
 
     def ended(self) -> Result:
-        """Return how it ended, once it has."""
+        """Wait for the end of the command, and return how it ended."""
         status = self.process.wait(PATIENCE_SECONDS)
         return Result.of(status, self.output, self.errors)
 
@@ -208,7 +215,7 @@ def on_a_terminal(
     secrets: Sequence[str] = (),
     status: int = 0,
 ) -> str:
-    """Return what a command prints on a terminal of so many columns, given what is typed there."""
+    """Return what a command prints on a terminal of this width, with this typed input."""
     ours, theirs = pty.openpty()
     environment = _environment(secrets, {"COLUMNS": str(columns), "TERM": "xterm-256color"})
     with subprocess.Popen(
@@ -231,7 +238,7 @@ def _read_to_the_end(terminal: int) -> Iterator[bytes]:
     while True:
         try:
             chunk = os.read(terminal, 65536)
-        except OSError:  # how Linux says that the other end is closed
+        except OSError:  # Linux reports this if the other end is closed
             return
         if not chunk:
             return
@@ -239,7 +246,7 @@ def _read_to_the_end(terminal: int) -> Iterator[bytes]:
 
 
 def eventually(condition: Callable[[], object], *, what: str) -> None:
-    """Return once the condition holds; fail when the deadline has passed."""
+    """Return once the condition holds; fail after the deadline."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, f"not within {PATIENCE_SECONDS:g} s: {what}"

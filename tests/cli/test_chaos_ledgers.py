@@ -1,4 +1,4 @@
-"""`hookonce chaos` of an application with a database of its own, as its author writes it.
+"""`hookonce chaos` simulates an application with its own database, as an author would write it.
 
 Each module makes its engine, pool or ledger at import, for each kind of ledger and its database.
 """
@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.postgres import PostgresServer, postgres_server
+from support.postgres import PostgresServer
 from support.redis_servers import free_port
 
 from hookonce.effects.table import create_statements
 
 from .running import Result, run
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(1, of="file")
 
 HEAD = """
 import os
@@ -141,12 +141,6 @@ ON_SQLITE = {
 }
 
 
-@pytest.fixture(scope="module")
-def shared_postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
-
-
 def url_on(postgres: PostgresServer, driver: str) -> str:
     return postgres.url.replace("postgresql:", f"postgresql{driver}:")
 
@@ -245,7 +239,7 @@ def run_fails(folder: Path, url: str) -> Result:
 
 
 @pytest.mark.parametrize("kind", ON_POSTGRES)
-def test_a_missing_table_of_a_ledger_is_one_line(
+def test_a_missing_table_of_a_ledger_is_reported_in_one_line(
     kind: str, shared_postgres: PostgresServer, tmp_path: Path
 ) -> None:
     module, driver = ON_POSTGRES[kind]
@@ -255,7 +249,7 @@ def test_a_missing_table_of_a_ledger_is_one_line(
 
 
 @pytest.mark.parametrize("kind", ON_POSTGRES)
-def test_a_server_that_is_down_is_one_line(kind: str, tmp_path: Path) -> None:
+def test_a_server_that_is_down_is_reported_in_one_line(kind: str, tmp_path: Path) -> None:
     module, driver = ON_POSTGRES[kind]
     (tmp_path / "app.py").write_text(HEAD + module)
     url = f"postgresql{driver}://postgres@127.0.0.1:{free_port()}/postgres"

@@ -4,14 +4,17 @@ import asyncio
 import json
 import subprocess
 from contextlib import closing
+from dataclasses import replace as changed
 from pathlib import Path
 
-import apsw
 import pytest
+from support.sqlite_files import sqlite_connection
 
 from hookonce import Receiver
-from hookonce.events import CommentReceived
+from hookonce.events import CommentReceived, Envelope
+from hookonce.senders import standard
 from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.values import DeadReason
 from hookonce.testing import TestSender
 
 from .dead_letters import (
@@ -29,7 +32,25 @@ from .dead_letters import (
 )
 from .running import COMMAND, SECRET, Result, invoke, on_a_terminal, run
 
-in_a_process = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(10, of="file")
+
+in_a_process = pytest.mark.sample(2, of="file")
+
+OTHER_SENDER = """
+from dataclasses import replace
+
+from hookonce import EnvironmentSecrets, Receiver
+from hookonce.senders import Envelope, standard
+
+sender = replace(standard, envelope=Envelope(created_at="timestamp", times="seconds"))
+receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db", sender=sender)
+
+
+@receiver.on("*", name="note")
+def note(event):
+    with open("journal", "a") as journal:
+        journal.write(f"{event.id} {event.type} {event.data}\\n")
+"""
 
 
 @pytest.fixture
@@ -39,7 +60,7 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_list_prints_a_line_for_each_with_tabs_between(here: Path) -> None:
+def test_list_prints_each_dead_letter_on_a_line_with_tabs_between_the_fields(here: Path) -> None:
     result = invoke("dead", "list", bury(here, COMMENT, UNREADABLE))
     first, second = "2026-05-28T20:26:40Z", "2026-05-28T20:26:41Z"
     assert (result.status, result.errors) == (0, "")
@@ -94,7 +115,7 @@ def keep(here: Path, event_id: str) -> None:
     asyncio.run(put())
 
 
-def test_what_is_only_kept_is_listed_as_kept_and_chosen_only_by_its_id(here: Path) -> None:
+def test_a_kept_event_is_listed_as_kept_and_selected_only_by_its_id(here: Path) -> None:
     store = bury(here, COMMENT)
     keep(here, "evt_kept")
     shown = invoke("dead", "list", store, "--json").output.splitlines()
@@ -114,7 +135,7 @@ def test_what_is_only_kept_is_listed_as_kept_and_chosen_only_by_its_id(here: Pat
 
 
 @in_a_process
-def test_what_is_only_kept_is_replayed_by_its_id_only(here: Path) -> None:
+def test_a_kept_event_is_replayed_only_by_its_id(here: Path) -> None:
     bury(here)
     keep(here, "evt_kept")
     assert replay(here, "--all").output == "no dead letters\n"
@@ -122,7 +143,7 @@ def test_what_is_only_kept_is_replayed_by_its_id_only(here: Path) -> None:
     assert sorted(journal(here)) == ["answered evt_kept again", "counted evt_kept"]
 
 
-def test_an_empty_store_says_so_to_people_only(here: Path) -> None:
+def test_an_empty_list_prints_a_sentence_for_people_and_nothing_for_programs(here: Path) -> None:
     store = bury(here)
     assert invoke("dead", "list", store).output == "no dead letters\n"
     assert invoke("dead", "list", store, "--json") == Result(0, "", "")
@@ -144,6 +165,9 @@ def test_a_listing_says_how_many_more_there_are(here: Path) -> None:
         (["--since", "2026-05-28T20:26:40"], {"evt_comment", "evt_cut"}),
         (["--since", "2d", "--all"], set[str]()),
         (["--handler", "nobody"], set[str]()),
+        (["--where", "type=comment.received"], {"evt_comment"}),
+        (["--where", "type=comment.received", "--where", "id=evt_other"], set[str]()),
+        (["--where", "type=comment.received", "--reason", "unreadable"], set[str]()),
     ],
 )
 def test_a_listing_is_filtered(arguments: list[str], ids: set[str], here: Path) -> None:
@@ -151,6 +175,19 @@ def test_a_listing_is_filtered(arguments: list[str], ids: set[str], here: Path) 
     result = invoke("dead", "list", store, "--json", *arguments)
     assert {json.loads(line)["id"] for line in result.output.splitlines()} == ids
     invoke("dead", "list", store, "--since", "soon").says("'soon' is neither a time", status=2)
+    wrong = invoke("dead", "list", store, "--where", "data.platform")
+    wrong.says("a condition is FIELD=VALUE, such as data.platform=instagram", status=2)
+
+
+def test_a_list_filtered_by_bodies_reads_one_match_beyond_its_limit(here: Path) -> None:
+    store = bury(here, COMMENT, dead_letter("evt_2"), MESSAGE, dead_letter("evt_3"))
+    chosen = ["--where", "type=comment.received", "--limit"]
+    short = invoke("dead", "list", store, *chosen, "1")
+    assert (len(short.output.splitlines()), short.errors) == (
+        1,
+        "at least 1 more; --all lists them\n",
+    )
+    assert invoke("dead", "list", store, *chosen, "3").errors == ""
 
 
 @in_a_process
@@ -168,7 +205,7 @@ def test_on_80_columns_no_word_and_no_time_is_broken(here: Path) -> None:
 
 
 @in_a_process
-def test_on_a_terminal_it_is_a_table_whose_ids_can_be_copied(here: Path) -> None:
+def test_on_a_terminal_list_prints_a_table_whose_ids_can_be_copied(here: Path) -> None:
     long_id = "evt_" + "0123456789ab" * 2
     shown = on_a_terminal("dead", "list", bury(here, dead_letter(long_id), HOSTILE), here=here)
     assert f" {long_id} " in shown
@@ -178,7 +215,7 @@ def test_on_a_terminal_it_is_a_table_whose_ids_can_be_copied(here: Path) -> None
     assert all(char.isprintable() or char == "\n" for char in without_styles)
 
 
-def test_what_a_sender_wrote_cannot_act_on_the_terminal_or_add_lines(here: Path) -> None:
+def test_text_of_the_sender_cannot_control_the_terminal_or_add_lines(here: Path) -> None:
     store = bury(here, HOSTILE)
     plain = invoke("dead", "list", store).output
     assert len(plain.splitlines()) == 1
@@ -203,7 +240,7 @@ def test_show_shows_a_body_with_its_lines_and_no_control_characters(here: Path) 
     assert json.loads(line)["body"] == "first\nsecond\t\x1b[31mred\x7f\u009b2J\\xff\r"
 
 
-def test_show_shows_one_with_its_body(here: Path) -> None:
+def test_show_prints_a_dead_letter_with_its_body(here: Path) -> None:
     store = bury(here, COMMENT, dead_letter("evt_comment", endpoint="social", body=b"another"))
     words = "'evt_comment' is at 'default' and 'social'; name one of them with --endpoint"
     invoke("dead", "show", store, "evt_comment").says(words, status=1)
@@ -266,7 +303,7 @@ def test_discard_forgets_and_counts_the_event_as_handled(here: Path) -> None:
     asyncio.run(deliver_again())
 
 
-def test_discard_fails_if_one_is_not_there_and_forgets_the_others(here: Path) -> None:
+def test_discard_fails_for_an_unknown_id_and_discards_the_others(here: Path) -> None:
     store = bury(here, COMMENT, ELSEWHERE)
     at_one = ["--endpoint", "default", "--json"]
     result = invoke("dead", "discard", store, "evt_elsewhere", "evt_comment", *at_one)
@@ -282,7 +319,7 @@ def test_discard_fails_if_one_is_not_there_and_forgets_the_others(here: Path) ->
 
 
 @in_a_process
-def test_replay_runs_what_has_not_succeeded_and_the_dead_letter_is_gone(here: Path) -> None:
+def test_replay_runs_the_outstanding_handlers_and_removes_the_dead_letter(here: Path) -> None:
     store = bury(here, COMMENT, MESSAGE)
     assert replay(here, "evt_comment") == Result(0, "evt_comment: handled\n", "")
     assert journal(here) == ["answered evt_comment again"]
@@ -318,7 +355,7 @@ def test_replay_all_replays_every_dead_letter_of_the_receiver_and_no_other(here:
 
 
 @in_a_process
-def test_replay_by_type_replays_those_of_the_type(here: Path) -> None:
+def test_replay_by_type_replays_only_events_of_this_type(here: Path) -> None:
     store = bury(here, COMMENT, MESSAGE, dead_letter("evt_second"))
     result = replay(here, "--type", "comment.received")
     assert result == Result(0, "evt_comment: handled\nevt_second: handled\n", "")
@@ -327,6 +364,50 @@ def test_replay_by_type_replays_those_of_the_type(here: Path) -> None:
 
 
 @in_a_process
+def test_replay_by_filters_replays_only_events_that_pass_every_filter(here: Path) -> None:
+    others = (dead_letter("evt_2"), dead_letter("evt_3", reason=DeadReason.REJECTED), MESSAGE)
+    store = bury(here, COMMENT, *others)
+    selection = ["--reason", "exhausted", "--where", "id=evt_2", "--type", "comment.received"]
+    assert replay(here, *selection) == Result(0, "evt_2: handled\n", "")
+    assert listed(store) == ["evt_comment", "evt_3", "evt_message"]
+    assert replay(here, "--handler", "nobody") == Result(0, "no dead letters\n", "")
+    assert replay(here, "--all", "--reason", "rejected").status == 0
+    assert listed(store) == ["evt_comment"]
+
+
+@in_a_process
+def test_bodies_that_could_not_be_read_are_parsed_again_and_each_is_handled_once(
+    here: Path,
+) -> None:
+    """At first the module has the wrong envelope; then an operator corrects the module."""
+    module = here / "hooks.py"
+    module.write_text(OTHER_SENDER.replace('"timestamp"', '"created"'))
+    sent = [f'{{"type": "order.paid", "timestamp": 1767225600, "data": {n}}}' for n in range(3)]
+
+    async def deliver() -> None:
+        wrong = changed(standard, envelope=Envelope(created_at="created", times="seconds"))
+        store = f"sqlite:///{here}/hookonce.db"
+        receiver = Receiver(secrets=SECRET, store=store, sender=wrong)
+        receiver.on("*", name="note")(lambda _: None)
+        async with receiver, TestSender(receiver, secrets=SECRET) as sender:
+            for number, body in enumerate(sent):
+                answer = await sender.send(body.encode(), message_id=f"msg_{number}")
+                answer.expect(202, "quarantined")
+
+    asyncio.run(deliver())
+    bury(here, MESSAGE)
+    still = replay(here, "--reason", "unreadable", "--all")
+    assert still.status == 1
+    assert "created: Field required" in still.output
+    module.write_text(OTHER_SENDER)
+    selection = ["--reason", "unreadable", "--all"]
+    lines = "".join(f"msg_{number}: handled\n" for number in range(3))
+    assert replay(here, *selection) == Result(0, lines, "")
+    assert replay(here, *selection) == Result(0, "no dead letters\n", "")
+    assert journal(here) == ["msg_0 order.paid 0", "msg_1 order.paid 1", "msg_2 order.paid 2"]
+    assert listed(f"sqlite:///{here}/hookonce.db") == ["evt_message"]
+
+
 def test_replay_names_an_id_it_does_not_find_and_goes_on(here: Path) -> None:
     bury(here, COMMENT, ELSEWHERE)
     result = replay(here, "evt_elsewhere", "evt_comment")
@@ -345,11 +426,14 @@ def test_replay_of_an_event_without_a_handler_is_no_success(here: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["evt_1", "--all"], ["evt_1", "--type", "a.b"], ["--all", "--type", "a.b"]],
+    [[], ["evt_1", "--all"], ["evt_1", "--type", "a.b"], ["evt_1", "--where", "a=b"]],
 )
-def test_replay_wants_one_way_of_selection(arguments: list[str]) -> None:
+def test_replay_needs_ids_or_all_or_a_filter(arguments: list[str]) -> None:
     result = invoke("dead", "replay", "hooks:receiver", *arguments)
-    result.says("name events by their ids, by --type, or --all", status=2)
+    result.says(
+        "name events by their ids, or select them with --all or with filters such as --type",
+        status=2,
+    )
 
 
 @in_a_process
@@ -363,7 +447,7 @@ USES = [["list"], ["show", "evt_1"], ["discard", "evt_1"]]
 
 @pytest.mark.parametrize("use", USES, ids=" ".join)
 @pytest.mark.parametrize("scheme", ["sqlite", "SQLite"])
-def test_a_misspelt_file_is_an_error_and_not_made(
+def test_a_store_file_that_does_not_exist_is_an_error_and_is_not_created(
     use: list[str], scheme: str, tmp_path: Path
 ) -> None:
     command, *rest = use
@@ -384,12 +468,12 @@ def test_a_misspelt_file_is_an_error_and_not_made(
         ("sqlite://", "names a file"),
     ],
 )
-def test_what_names_no_store_of_a_file_is_refused(use: list[str], url: str, message: str) -> None:
+def test_a_store_that_is_no_file_is_refused(use: list[str], url: str, message: str) -> None:
     command, *rest = use
     invoke("dead", command, url, *rest).says(message)
 
 
-def test_a_file_that_is_no_store_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_no_store_is_named_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Notes that are no database, and long enough to be looked at. " * 10)
     before = path.read_bytes()
@@ -400,7 +484,7 @@ def test_a_file_that_is_no_store_is_named_and_left_as_it_is(tmp_path: Path) -> N
 def test_show_prints_a_record_that_the_store_could_not_read(here: Path) -> None:
     url = bury(here, COMMENT)
     path = Path(url.removeprefix("sqlite:///"))
-    with closing(apsw.Connection(str(path))) as connection:
+    with closing(sqlite_connection(path)) as connection:
         connection.execute("UPDATE dead SET history = '{broken\u00e9'")
     [listed_one] = json.loads(f"[{invoke('dead', 'list', url, '--json').output}]")
     assert listed_one["reason"] == "damaged"

@@ -13,7 +13,14 @@ from support.redis_servers import RedisServer
 from hookonce.samples.events import event_body
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
-from hookonce.stores.values import Claimed, DeadLetter, DeadReason, Delivery, Token
+from hookonce.stores.values import (
+    Claimed,
+    DeadLetter,
+    DeadReason,
+    Delivery,
+    DeliveryKey,
+    Token,
+)
 
 from .dead_letters import (
     APP,
@@ -29,9 +36,9 @@ from .dead_letters import (
 )
 from .running import SECRET, Result, eventually, invoke, on_a_terminal, run, running
 
-pytestmark = pytest.mark.sample(3, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
-# More than two pages, and more than are discarded at the same time.
+# More than two pages of a listing, and more than the command discards in one step.
 MORE_THAN_TWO_PAGES = 1100
 
 
@@ -63,7 +70,7 @@ def bury_many(here: Path, count: int, *, readable: bool) -> str:
     return f"sqlite:///{here / 'hookonce.db'}"
 
 
-def test_discard_all_discards_those_of_the_endpoint(here: Path) -> None:
+def test_discard_all_discards_the_dead_letters_of_one_endpoint(here: Path) -> None:
     store = bury(here, COMMENT, ELSEWHERE, MESSAGE)
     result = invoke("dead", "discard", store, "--all", "--yes")
     assert result == Result(0, "evt_comment: discarded\nevt_message: discarded\n", "")
@@ -72,7 +79,7 @@ def test_discard_all_discards_those_of_the_endpoint(here: Path) -> None:
     assert again == Result(0, "no dead letters\n", "")
 
 
-def test_discard_by_type_discards_those_of_the_type(here: Path) -> None:
+def test_discard_by_type_discards_only_events_of_this_type(here: Path) -> None:
     store = bury(here, COMMENT, MESSAGE, ELSEWHERE)
     options = ["--type", "comment.received", "--endpoint", "social", "--yes", "--json"]
     result = invoke("dead", "discard", store, *options)
@@ -85,7 +92,7 @@ def test_discard_by_type_discards_those_of_the_type(here: Path) -> None:
 
 
 @pytest.mark.parametrize("selection", [["--all"], ["--type", "comment.received"]])
-def test_discard_of_many_refuses_where_nobody_can_be_asked(
+def test_discard_of_many_is_refused_without_a_terminal_to_ask_on(
     selection: list[str], here: Path
 ) -> None:
     store = bury(here, COMMENT)
@@ -106,7 +113,7 @@ def test_discard_of_many_asks_on_a_terminal(here: Path) -> None:
     assert "no dead letters" in on_a_terminal(*command, here=here), "it asks nothing then"
 
 
-def test_discard_asks_though_a_whole_page_of_kept_ones_comes_first(here: Path) -> None:
+def test_discard_asks_even_if_the_first_page_has_only_kept_deliveries(here: Path) -> None:
     async def keep_many() -> None:
         store = SQLiteStore(here / "hookonce.db")
         await store.open()
@@ -121,10 +128,13 @@ def test_discard_asks_though_a_whole_page_of_kept_ones_comes_first(here: Path) -
     assert "evt_comment" in listed(store, "--all")
 
 
-@pytest.mark.parametrize("arguments", [[], ["evt_1", "--all"], ["--all", "--type", "a.b"]])
-def test_discard_wants_one_way_of_selection(arguments: list[str], here: Path) -> None:
+@pytest.mark.parametrize("arguments", [[], ["evt_1", "--all"], ["evt_1", "--since", "1h"]])
+def test_discard_needs_ids_or_all_or_a_filter(arguments: list[str], here: Path) -> None:
     result = invoke("dead", "discard", bury(here), *arguments, "--yes")
-    result.says("name events by their ids, by --type, or --all", status=2)
+    result.says(
+        "name events by their ids, or select them with --all or with filters such as --type",
+        status=2,
+    )
 
 
 def test_discard_all_goes_through_every_page(here: Path) -> None:
@@ -157,7 +167,34 @@ def test_a_list_reads_no_more_of_the_store_than_it_shows(
     assert max(sizes) < MORE_THAN_TWO_PAGES / 2
 
 
-def test_of_a_filtered_list_no_more_than_a_thousand_are_counted(here: Path) -> None:
+def test_a_search_in_bodies_reads_the_store_in_pages(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bury_many(here, MORE_THAN_TWO_PAGES, readable=True)
+    pages, reading, most_at_once = [], 0, 0
+    dead_letters, dead_letter = SQLiteStore.dead_letters, SQLiteStore.dead_letter
+
+    async def paged(store: SQLiteStore, **wanted: Any) -> list[DeadLetter]:
+        pages.append(wanted["limit"])
+        return await dead_letters(store, **wanted)
+
+    async def read(store: SQLiteStore, key: DeliveryKey) -> DeadLetter | None:
+        nonlocal reading, most_at_once
+        reading += 1
+        most_at_once = max(reading, most_at_once)
+        try:
+            return await dead_letter(store, key)
+        finally:
+            reading -= 1
+
+    monkeypatch.setattr(SQLiteStore, "dead_letters", paged)
+    monkeypatch.setattr(SQLiteStore, "dead_letter", read)
+    assert listed(store, "--where", "id=evt_1050") == ["evt_1050"]
+    assert max(pages) < MORE_THAN_TWO_PAGES / 2 < sum(pages)
+    assert 1 < most_at_once < 100
+
+
+def test_a_filtered_list_counts_at_most_a_thousand_matches(here: Path) -> None:
     store = bury_many(here, MORE_THAN_TWO_PAGES, readable=True)
     chosen = ["--reason", "exhausted", "--limit"]
     most = invoke("dead", "list", store, *chosen, "50")
@@ -166,7 +203,7 @@ def test_of_a_filtered_list_no_more_than_a_thousand_are_counted(here: Path) -> N
     assert invoke("dead", "list", store, "--reason", "rejected").output == "no dead letters\n"
 
 
-def test_replay_all_tries_each_dead_letter_once_though_all_of_them_stay(here: Path) -> None:
+def test_replay_all_tries_each_dead_letter_once_even_if_every_replay_fails(here: Path) -> None:
     store = bury_many(here, MORE_THAN_TWO_PAGES, readable=False)
     result = replay(here, "--all", "--json")
     assert result.status == 1
@@ -175,7 +212,7 @@ def test_replay_all_tries_each_dead_letter_once_though_all_of_them_stay(here: Pa
     assert len(listed(store, "--limit", "2000")) == MORE_THAN_TWO_PAGES
 
 
-def test_a_long_replay_on_a_terminal_has_a_bar_and_lines_for_failures_alone(here: Path) -> None:
+def test_a_long_replay_on_a_terminal_shows_a_progress_bar_and_only_failures(here: Path) -> None:
     bury(here, UNREADABLE, *(dead_letter(f"evt_{number}") for number in range(25)))
     shown = on_a_terminal(
         "dead", "replay", "hooks:receiver", "--all", here=here, secrets=[SECRET], status=1
@@ -207,7 +244,7 @@ async def hold(event: MessageReceived) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
-def test_breaking_off_a_replay_loses_nothing_and_says_how_far_it_came(
+def test_an_interrupted_replay_loses_nothing_and_prints_its_progress(
     way: signal.Signals, here: Path
 ) -> None:
     (here / "hooks.py").write_text(f"import asyncio\n{APP}{HOLDING}")
@@ -229,7 +266,7 @@ def test_breaking_off_a_replay_loses_nothing_and_says_how_far_it_came(
     assert journal(here).count("replied evt_message") == 1, "that had succeeded before"
 
 
-def test_a_thread_that_goes_on_does_not_keep_a_replay_that_is_broken_off(here: Path) -> None:
+def test_a_running_thread_does_not_delay_the_end_of_an_interrupted_replay(here: Path) -> None:
     holding = HOLDING.replace("async def", "def").replace("await asyncio", "time")
     (here / "hooks.py").write_text(f"import time\n{APP}{holding}")
     store = bury(here, MESSAGE)
@@ -261,7 +298,9 @@ def test_a_replay_does_not_work_on_the_inbox_of_its_receiver(here: Path) -> None
     assert json.loads(entry)["attempts"] == 0
 
 
-def test_on_redis_it_is_the_same(here: Path, lasting_valkey: RedisServer) -> None:
+def test_dead_letters_in_redis_are_listed_discarded_and_replayed(
+    here: Path, lasting_valkey: RedisServer
+) -> None:
     text = APP.replace("sqlite:///hookonce.db", lasting_valkey.url)
     (here / "hooks.py").write_text(text)
 

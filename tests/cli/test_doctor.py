@@ -1,4 +1,4 @@
-"""`hookonce doctor` finds each planted mistake by name, with its fix, and else nothing."""
+"""`hookonce doctor` finds each planted mistake by name, with its fix, and nothing else."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from support.redis_servers import RedisServer, redis_server
 from .inboxes import url_of
 from .running import COMMAND, OLD_SECRET, SECRET, Result, invoke, run, running
 
-pytestmark = pytest.mark.sample(3, of="file")
+pytestmark = pytest.mark.sample(1, of="file")
 
 APP = '''
 """Receivers and applications with one mistake each, and some without."""
@@ -110,7 +110,7 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def redis_url(lasting_valkey: RedisServer) -> str:
-    """Return the URL of a server that keeps everything: as sound on every machine."""
+    """Return the URL of a server that persists everything: the doctor finds no fault in it."""
     return lasting_valkey.url
 
 
@@ -122,7 +122,7 @@ def doctor(
 
 
 def records(result: Result) -> list[dict[str, Any]]:
-    """Return what it found; the last line, the verdict, tells the same."""
+    """Return the findings; the last line, the verdict, must agree with them."""
     *findings, verdict = [json.loads(line) for line in result.output.splitlines()]
     for level in ("fault", "warning", "note"):
         assert verdict[f"{level}s"] == sum(finding["level"] == level for finding in findings)
@@ -137,14 +137,14 @@ def above_note(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @contextmanager
 def serving(name: str, here: Path, store: str) -> Iterator[str]:
-    """Serve an application with uvicorn in a process of its own, and give the receiver's URL."""
+    """Serve an application with uvicorn in another process, and yield the receiver's URL."""
     command = [sys.executable, "-m", "uvicorn", f"app:{name}", "--port", "0"]
     environment = {"STORE": store}
     with running(here=here, secrets=[SECRET], environment=environment, command=command) as server:
         yield f"{url_of(server)}/webhooks"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "level", "check", "found", "fix"),
     [
@@ -228,9 +228,7 @@ def test_events_stranded_in_an_inbox_are_found(here: Path, tmp_path: Path) -> No
     assert "inbox=Inbox()" in found["fix"]
 
 
-def test_a_sound_application_has_nothing_to_mend_here_or_where_it_is_served(
-    here: Path, redis_url: str
-) -> None:
+def test_a_sound_application_has_no_faults_in_process_or_served(here: Path, redis_url: str) -> None:
     with serving("sound", here, redis_url) as url:
         result = doctor("app:sound", "--url", url, "--json", here=here, store=redis_url)
         findings = records(result)
@@ -274,7 +272,7 @@ def test_the_doctor_repeats_the_warnings_of_the_server(here: Path, redis_url: st
     ("name", "check"),
     [("recoding", "url.body"), ("login", "url.answer"), ("mounted", "url.slash")],
 )
-def test_a_mistake_shows_where_it_is_served_though_only_the_receiver_is_named(
+def test_a_mistake_of_the_served_application_is_found_if_only_the_receiver_is_named(
     name: str, check: str, here: Path, redis_url: str
 ) -> None:
     with serving(name, here, redis_url) as url:
@@ -303,7 +301,7 @@ def test_each_receiver_of_an_application_is_looked_at(here: Path, redis_url: str
     assert result.output.count("/two answers 200") == 1
 
 
-def test_a_module_that_raises_is_a_fault_that_shows_where_and_not_what(here: Path) -> None:
+def test_a_module_that_raises_is_a_fault_with_its_line_but_without_its_message(here: Path) -> None:
     (here / "broken.py").write_text("\nraise RuntimeError('opensesame')\n")
     [found] = records(doctor("broken:receiver", "--json", here=here))
     assert (found["check"], found["level"]) == ("import", "fault")
@@ -332,7 +330,7 @@ def test_only_the_name_of_an_unset_variable_is_shown(lookup: str, here: Path) ->
     assert result.status == 1
 
 
-def test_what_the_receiver_itself_refuses_is_said_in_its_words(here: Path) -> None:
+def test_settings_that_the_receiver_refuses_are_reported_with_its_message(here: Path) -> None:
     text = FILE_APP.replace('FileSecrets("missing-secrets")', f'"{SECRET}", store="ftp://there"')
     (here / "refused.py").write_text(text)
     [found] = records(doctor("refused:receiver", "--json", here=here))

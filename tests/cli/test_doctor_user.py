@@ -1,4 +1,4 @@
-"""As root the doctor says what the service's user may read and write; root itself may do all.
+"""As root, the doctor reports what the service's user may read and write.
 
 A process of that user confirms each answer: it opens the same file.
 """
@@ -21,7 +21,7 @@ from .running import SECRET, Result, run
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user"),
-    pytest.mark.sample(5, of="file"),
+    pytest.mark.sample(2, of="file"),
 ]
 
 SERVICE = 65534
@@ -67,7 +67,7 @@ async def make_store(file: Path) -> None:
 
 
 def about_the_user(here: Path, *options: str) -> tuple[Result, list[str]]:
-    """Run the doctor, and return its findings about the service's user, each as one line."""
+    """Run the doctor, and return its findings about the service's user, one line each."""
     result = run("doctor", "app:receiver", *options, here=here)
     lines = [" ".join(line.split()) for line in result.output.splitlines()]
     return result, [
@@ -79,7 +79,7 @@ def about_the_user(here: Path, *options: str) -> tuple[Result, list[str]]:
 
 @contextmanager
 def opened_by_the_service(file: Path, flags: str) -> Iterator[tuple[int, bool]]:
-    """Open a file as the service's user; yield the process and whether it could."""
+    """Open a file as the service's user; yield the process id, and whether the file was opened."""
     code = f"import os, sys; os.open({str(file)!r}, os.{flags}); print('yes', flush=True); input()"
     with subprocess.Popen(
         ["/usr/bin/python3", "-c", code],
@@ -99,7 +99,7 @@ def can_open(file: Path, flags: str) -> bool:
         return can
 
 
-def test_a_user_with_all_rights(here: Path) -> None:
+def test_the_doctor_accepts_a_user_with_all_rights(here: Path) -> None:
     result, [line] = about_the_user(here)
     assert line == (
         f"ok user the service's user nobody (the owner of {here / 'data'}) may read the secrets and"
@@ -156,7 +156,7 @@ def log_of_root(here: Path) -> None:
         ),
     ],
 )
-def test_a_user_who_lacks_a_right(
+def test_each_missing_right_of_the_user_is_a_fault(
     plant: Callable[[Path], None], words: str, name: str, flags: str, here: Path
 ) -> None:
     plant(here)
@@ -168,7 +168,7 @@ def test_a_user_who_lacks_a_right(
     assert not can_open(here / name, flags)
 
 
-def test_a_folder_that_the_user_may_not_write(here: Path) -> None:
+def test_a_folder_that_the_user_may_not_write_to_is_a_fault(here: Path) -> None:
     os.chown(here / "data", 0, 0)
     (here / "data").chmod(0o755)
     _, [line] = about_the_user(here, "--user", str(SERVICE))
@@ -177,8 +177,8 @@ def test_a_folder_that_the_user_may_not_write(here: Path) -> None:
     assert not can_open(here / "data" / "hookonce.db-wal", "O_RDWR | os.O_CREAT")
 
 
-def test_the_user_of_the_process_that_has_the_store_open(here: Path) -> None:
-    os.chown(here / "data", 0, 0)  # so the folder does not show the user
+def test_the_doctor_takes_the_user_of_the_process_that_has_the_store_open(here: Path) -> None:
+    os.chown(here / "data", 0, 0)  # so the folder's owner does not reveal the service's user
     (here / "data").chmod(0o755)
     with opened_by_the_service(here / "data" / "hookonce.db", "O_RDWR") as (pid, can):
         assert can
@@ -186,14 +186,14 @@ def test_the_user_of_the_process_that_has_the_store_open(here: Path) -> None:
     assert f"the service's user nobody (of process {pid}) may not write to" in line
 
 
-def test_nothing_shows_the_user(here: Path) -> None:
+def test_without_a_sign_of_the_user_the_doctor_names_the_option(here: Path) -> None:
     os.chown(here / "data", 0, 0)
     _, [line] = about_the_user(here)
     assert line.startswith("note user the doctor runs as root, and does not know which user runs")
     assert "--user" in line
 
 
-def test_a_user_without_a_name(here: Path) -> None:
+def test_a_user_may_be_given_by_number(here: Path) -> None:
     result, lines = about_the_user(here, "--user", "54321")
     assert [line.partition(" may not enter ")[0] for line in lines] == [
         "fault user the service's user 54321 (named by --user)"
@@ -201,12 +201,12 @@ def test_a_user_without_a_name(here: Path) -> None:
     assert result.status == 1
 
 
-def test_a_user_who_does_not_exist(here: Path) -> None:
+def test_a_user_who_does_not_exist_is_a_usage_error(here: Path) -> None:
     result = run("doctor", "app:receiver", "--user", "nobody-here", here=here)
     result.says("there is no user 'nobody-here'", status=2)
 
 
-def test_root_has_its_rights_back_afterwards(here: Path) -> None:
+def test_root_has_its_rights_back_after_the_check_of_the_user(here: Path) -> None:
     (here / "app.py").write_text(f"{APP}\nopen('private/of-root', 'w').close()\n")
     given_to_root("private")(here)
     result, _ = about_the_user(here, "--user", "nobody")
@@ -214,7 +214,7 @@ def test_root_has_its_rights_back_afterwards(here: Path) -> None:
     assert (here / "private" / "of-root").stat().st_uid == 0
 
 
-def test_another_user_is_told_that_this_is_for_root(here: Path) -> None:
+def test_only_root_may_name_another_user(here: Path) -> None:
     code = """
 import os
 from hookonce.cli import commands, doctor

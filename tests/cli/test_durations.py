@@ -1,4 +1,4 @@
-"""Time spans on the command line: one form for every option."""
+"""Time spans on the command line have the same form in every option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hookonce emulate` is the service: it delivers over HTTP, retries, and tells how it went."""
+"""`hookonce emulate` acts as the service: it delivers over HTTP, retries, and prints a report."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from hookonce.cli.emulation import Emulation
 from hookonce.cli.output import Output
 from hookonce.emulator import EmulatedService
 from hookonce.errors import VerificationError
-from hookonce.sender import ATTEMPTS
+from hookonce.senders import publishing
 from hookonce.verification.secrets import new_secret, secret_lines
 
 from .recorder import Recorder, closed_port_url, recording
@@ -37,7 +37,7 @@ from .running import (
 )
 from .running import running as running_command
 
-pytestmark = pytest.mark.sample(14, of="file")
+pytestmark = pytest.mark.sample(4, of="file")
 
 APP = """
 from hookonce import FileSecrets, Receiver
@@ -58,14 +58,14 @@ FAST = ["--speed", "100000", "--rate", "500"]
 
 @pytest.fixture
 def server() -> Iterator[Recorder]:
-    """Serve what takes and keeps every request."""
+    """Run a server that accepts and records every request."""
     with recording() as recorder:
         yield recorder
 
 
 @contextmanager
 def served(here: Path) -> Iterator[str]:
-    """Serve a receiver that reads its secrets from a file; give its URL."""
+    """Serve a receiver that reads its secrets from a file; yield its URL."""
     (here / "app.py").write_text(APP)
     (here / "secrets").write_text(f"# of this test\n{SECRET}\n")
     with running_command("serve", "app:receiver", "--port", "0", here=here) as process:
@@ -87,7 +87,7 @@ def types_of(server: Recorder) -> list[str]:
     return [json.loads(request.body)["type"] for request in server.requests]
 
 
-# against a real receiver
+# Deliveries to a real receiver
 
 
 def test_chaos_delivers_everything_and_the_receiver_handles_each_event_once(
@@ -140,8 +140,8 @@ def test_a_rotation_goes_into_the_file_and_the_receiver_follows(tmp_path: Path) 
     assert {path.name for path in tmp_path.iterdir() if path.name.startswith("tmp")} == set()
 
 
-def test_of_the_secrets_it_has_written_it_keeps_the_two_in_force(tmp_path: Path) -> None:
-    """A file that grew with each rotation would slow every receiver down."""
+def test_the_secrets_file_keeps_the_two_newest_written_secrets(tmp_path: Path) -> None:
+    """A file that grew with each rotation would slow down every receiver."""
     real, link = tmp_path / "real", tmp_path / "secrets"
     real.write_text(f"# mine\n{SECRET}\n")
     real.chmod(0o640)
@@ -154,10 +154,10 @@ def test_of_the_secrets_it_has_written_it_keeps_the_two_in_force(tmp_path: Path)
     assert (link.is_symlink(), real.stat().st_mode & 0o777) == (True, 0o640)
 
 
-# attempts
+# How attempts are made
 
 
-def test_a_secret_that_cannot_be_put_leaves_no_other_file_behind(
+def test_a_secret_that_cannot_be_written_leaves_no_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -180,7 +180,7 @@ def test_a_failed_attempt_is_repeated_with_the_same_bytes_and_the_next_number(
     assert [r.headers[b"example-delivery-attempt"] for r in server.requests] == [b"1", b"2", b"3"]
     assert len({(r.headers[b"webhook-id"], r.body) for r in server.requests}) == 1
     for request in server.requests:
-        verify(request.body, request.headers, SECRET)  # signed by the real time
+        verify(request.body, request.headers, SECRET)  # also checks that the signed time is now
     attempts, report = records(result)
     assert [one["failure"] for one in attempts] == [
         "answered 500",
@@ -190,7 +190,7 @@ def test_a_failed_attempt_is_repeated_with_the_same_bytes_and_the_next_number(
     assert (report["retried"], report["delivered"], report["right"]) == (2, 1, True)
 
 
-def test_a_record_says_all_there_is_to_an_attempt(server: Recorder) -> None:
+def test_a_record_has_every_field_of_an_attempt(server: Recorder) -> None:
     attempts, _ = records(emulate(server, "--events", "1", "--type", "comment.received", "--json"))
     (record,) = attempts
     (request,) = server.requests
@@ -215,13 +215,13 @@ def test_after_nine_attempts_a_delivery_is_given_up(server: Recorder) -> None:
     server.statuses = [503]
     result = emulate(server, "--events", "1", "--json")
     attempts, report = records(result)
-    assert len(attempts) == len(server.requests) == ATTEMPTS
+    assert len(attempts) == len(server.requests) == publishing.rules.attempts
     assert (result.status, report["given_up"], report["right"]) == (1, 1, False)
-    assert report["endpoints"][0]["consecutive_failures"] == ATTEMPTS
+    assert report["endpoints"][0]["consecutive_failures"] == publishing.rules.attempts
 
 
 @pytest.mark.parametrize("reason", ["quarantined", "rejected", "exhausted"])
-def test_what_ended_as_a_dead_letter_is_counted(reason: str, server: Recorder) -> None:
+def test_dead_letters_are_counted(reason: str, server: Recorder) -> None:
     server.answer = json.dumps({"status": "accepted", "reason": reason}).encode()
     done = emulate(server, "--events", "2")
     assert "delivered   2, of which 2 are dead letters" in done.output.splitlines()
@@ -229,7 +229,7 @@ def test_what_ended_as_a_dead_letter_is_counted(reason: str, server: Recorder) -
     assert (report["delivered"], report["dead_letters"]) == (2, 2)
 
 
-def test_where_nobody_listens_attempts_fail() -> None:
+def test_attempts_fail_if_no_server_listens() -> None:
     url = closed_port_url()
     result = invoke("emulate", "--to", url, *FAST, "--events", "2", "--json", secrets=[SECRET])
     attempts, report = records(result)
@@ -238,7 +238,7 @@ def test_where_nobody_listens_attempts_fail() -> None:
     assert (result.status, report["given_up"], report["delivered"]) == (1, 2, 0)
 
 
-def test_a_410_disables_the_endpoint_and_ends_it(server: Recorder) -> None:
+def test_a_410_disables_the_endpoint_and_ends_the_command(server: Recorder) -> None:
     server.statuses = [200, 410]
     result = emulate(server, "--events", "0", "--rate", "50")
     assert result.status == 1
@@ -251,8 +251,8 @@ def test_a_410_disables_the_endpoint_and_ends_it(server: Recorder) -> None:
     assert re.search(r"^given up +[1-9]", result.output, re.MULTILINE)
 
 
-def test_a_receiver_that_takes_what_is_forged_fails(server: Recorder) -> None:
-    """The recorder verifies nothing."""
+def test_a_receiver_that_accepts_forgeries_fails(server: Recorder) -> None:
+    """The recorder verifies nothing, so it accepts forgeries."""
     result = emulate(server, "--events", "10", "--chaos", "1", "--seed", "3", "--json")
     attempts, report = records(result)
     forged = [one for one in attempts if not one["genuine"]]
@@ -263,14 +263,14 @@ def test_a_receiver_that_takes_what_is_forged_fails(server: Recorder) -> None:
 def test_the_same_seed_brings_the_same_events_and_chaos_under_new_ids(
     server: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a busy machine an answer may take ten seconds, and one more attempt would be made.
+    # On a busy machine an answer may take ten seconds, which would cause another attempt.
     patient = partial(EmulatedService, answer_seconds=PATIENCE_SECONDS)
     monkeypatch.setattr("hookonce.cli.emulate.EmulatedService", patient)
     arguments = ["--events", "25", "--chaos", "0.3", "--seed", "2", "--json"]
     first, second = (records(emulate(server, *arguments))[0] for _ in range(2))
 
     def drawn(attempts: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
-        # A replay brings again whatever has been sent by then.
+        # Leave out replays: a replay repeats every delivery that was sent before it.
         return Counter(
             (one["type"], one["attempt"], one["chaos"], one["extra"])
             for one in attempts
@@ -282,17 +282,17 @@ def test_the_same_seed_brings_the_same_events_and_chaos_under_new_ids(
     assert not {one["id"] for one in first} & {one["id"] for one in second}
 
 
-# what is sent
+# the deliveries that are sent
 
 
-def test_by_default_it_sends_a_few_varied_events(server: Recorder) -> None:
+def test_by_default_emulate_sends_a_few_varied_events(server: Recorder) -> None:
     _, report = records(emulate(server, "--seed", "4", "--json"))
     assert report["sent"] == len(server.requests) == 20
     assert len(set(types_of(server))) > 2
     assert len({request.body for request in server.requests}) == 20
 
 
-def test_it_sends_only_types_that_are_asked_for(server: Recorder) -> None:
+def test_only_the_chosen_types_are_sent(server: Recorder) -> None:
     types = ["post.target.failed", "channel.unhealthy"]
     arguments = [word for name in types for word in ("--type", name)]
     assert emulate(server, *arguments).status == 0
@@ -331,11 +331,13 @@ def test_without_an_option_chaos_leaves_the_secret_alone(server: Recorder) -> No
     assert {len(r.headers.get(b"webhook-signature", b"-").split()) for r in server.requests} == {1}
 
 
-# how it ends
+# How the command ends
 
 
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_it_still_reports(way: signal.Signals, server: Recorder, tmp_path: Path) -> None:
+def test_a_stopped_emulation_still_prints_its_report(
+    way: signal.Signals, server: Recorder, tmp_path: Path
+) -> None:
     arguments = ["--to", server.url, "--events", "0", "--rate", "100"]
     with running_command("emulate", *arguments, here=tmp_path, secrets=[SECRET]) as process:
         eventually(lambda: len(server.requests) > 5, what="events without end")
@@ -348,7 +350,9 @@ def test_stopped_it_still_reports(way: signal.Signals, server: Recorder, tmp_pat
     assert re.search(r"^seed +\d+$", ended.output, re.MULTILINE)
 
 
-def test_stopped_while_a_retry_is_due_it_fails(server: Recorder, tmp_path: Path) -> None:
+def test_an_emulation_that_is_stopped_before_a_retry_fails(
+    server: Recorder, tmp_path: Path
+) -> None:
     server.statuses = [500]
     arguments = ["--to", server.url, "--events", "1"]
     with running_command("emulate", *arguments, here=tmp_path, secrets=[SECRET]) as process:
@@ -360,7 +364,7 @@ def test_stopped_while_a_retry_is_due_it_fails(server: Recorder, tmp_path: Path)
     assert re.search(r"^given up +0$", ended.output, re.MULTILINE)
 
 
-def test_when_nobody_reads_on_it_ends(server: Recorder, tmp_path: Path) -> None:
+def test_the_command_ends_when_its_output_is_closed(server: Recorder, tmp_path: Path) -> None:
     arguments = ["--to", server.url, "--events", "0", "--rate", "200", "--json"]
     with subprocess.Popen(
         [*COMMAND, "emulate", *arguments],
@@ -377,10 +381,10 @@ def test_when_nobody_reads_on_it_ends(server: Recorder, tmp_path: Path) -> None:
         assert process.stderr.read() == b""
 
 
-# how it is shown
+# The printed output
 
 
-def test_what_a_line_says_stands_below_its_heading(server: Recorder) -> None:
+def test_each_value_stands_below_its_heading(server: Recorder) -> None:
     result = emulate(server, "--events", "3", "--chaos", "0")
     assert "\x1b" not in result.output
     lines = result.output.splitlines()
@@ -394,13 +398,13 @@ def test_what_a_line_says_stands_below_its_heading(server: Recorder) -> None:
     assert lines[-1].startswith("seed ")
 
 
-def test_on_a_terminal_it_is_styled(server: Recorder, tmp_path: Path) -> None:
+def test_on_a_terminal_the_output_is_styled(server: Recorder, tmp_path: Path) -> None:
     arguments = ["--to", server.url, "--events", "2", *FAST]
     shown = on_a_terminal("emulate", *arguments, here=tmp_path, columns=120, secrets=[SECRET])
     assert "\x1b[32m" in shown
 
 
-def test_an_answer_cannot_act_on_the_terminal(server: Recorder) -> None:
+def test_control_characters_in_an_answer_are_escaped_on_the_terminal(server: Recorder) -> None:
     server.answer = json.dumps({"reason": "\x1b]0;owned\x07\nsecond line\u202e" * 10}).encode()
     result = emulate(server, "--events", "1")
     assert all(char.isprintable() for char in result.output.replace("\n", ""))
@@ -409,17 +413,17 @@ def test_an_answer_cannot_act_on_the_terminal(server: Recorder) -> None:
     assert line.isascii()
 
 
-# bad input
+# Invalid arguments
 
 
 @pytest.mark.parametrize(
     "url", ["", "127.0.0.1/hooks", "ftp://127.0.0.1/", "http://127.0.0.1:port/", "http://[::1/"]
 )
-def test_a_url_that_is_none_is_said_in_one_line(url: str) -> None:
+def test_an_invalid_url_is_refused_in_one_line(url: str) -> None:
     invoke("emulate", "--to", url, secrets=[SECRET]).says(f"{url!r} is not a URL to deliver to")
 
 
-def test_without_secrets_it_says_where_they_come_from(server: Recorder) -> None:
+def test_without_secrets_the_error_says_how_to_configure_them(server: Recorder) -> None:
     invoke("emulate", "--to", server.url).says("HOOKONCE_SECRETS")
     assert server.requests == []
 
@@ -443,18 +447,18 @@ def test_without_secrets_it_says_where_they_come_from(server: Recorder) -> None:
         (["--port", "65536"], "'--port'"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line(
+def test_an_impossible_command_is_refused_in_one_line(
     arguments: list[str], message: str, server: Recorder
 ) -> None:
     emulate(server, *arguments).says(message, status=2)
     assert server.requests == []
 
 
-def test_without_a_receiver_it_says_how_to_name_one() -> None:
+def test_without_a_receiver_the_error_says_how_to_name_one() -> None:
     invoke("emulate").says("--to", "--port", status=2)
 
 
-def test_a_file_that_cannot_be_written_ends_it(
+def test_a_secrets_file_that_cannot_be_written_ends_the_command(
     server: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -466,12 +470,12 @@ def test_a_file_that_cannot_be_written_ends_it(
     arguments = ["--events", "0", "--chaos", "1", "--seed", "1", "--rotate"]
     result = emulate(server, *arguments, "--secrets-file", str(place), "--json")
     assert result.status == 2
-    # The recorder complains of connections that chaos broke.
+    # The recorder logs the connections that chaos breaks.
     assert result.errors.splitlines()[-1] == f"Error: cannot write {place}: Permission denied"
     assert '"seed"' not in result.output, "a report of what was broken off"
 
 
-# the service's own API
+# The API of the emulated service
 
 
 def test_with_a_port_a_receiver_registers_over_the_api_and_is_delivered_to(
@@ -503,7 +507,7 @@ def test_with_a_port_a_receiver_registers_over_the_api_and_is_delivered_to(
     assert re.search(r"^endpoint +wh_[0-9a-f]+ active", ended.output, re.MULTILINE)
 
 
-def test_a_port_that_is_taken_is_said_in_one_line(server: Recorder) -> None:
+def test_a_port_in_use_is_reported_in_one_line(server: Recorder) -> None:
     port = server.url.split(":")[2].partition("/")[0]
     result = invoke("emulate", "--port", port, "--json")
     result.says(f"cannot serve on port {port}: Address already in use")

@@ -1,4 +1,4 @@
-"""`hookonce emulate --port` is the whole service, started from a described workspace."""
+"""`hookonce emulate --port` emulates the whole service, with a workspace from a file."""
 
 import json
 import shlex
@@ -15,7 +15,7 @@ from .recorder import Recorder, recording
 from .running import SECRET, Process, eventually, invoke, run
 from .running import running as running_command
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
 KEY = "example_sk_0123456789abcdef"
 WORKSPACE = f"""
@@ -30,7 +30,7 @@ channels:
 
 @pytest.fixture
 def server() -> Iterator[Recorder]:
-    """Serve what takes and keeps every request."""
+    """Run a server that accepts and records every request."""
     with recording() as recorder:
         yield recorder
 
@@ -41,7 +41,7 @@ def described(folder: Path, more: str = "") -> str:
 
 
 def tried(line: str) -> httpx2.Response:
-    """Send what a printed curl line would."""
+    """Send the request of a printed curl line."""
     curl, *rest, url = shlex.split(line)
     assert curl == "curl"
     options = list(zip(rest[::2], rest[1::2], strict=True))
@@ -58,7 +58,7 @@ def printed_calls(process: Process) -> list[str]:
     return [line for line in process.output.splitlines() if line.startswith("curl ")]
 
 
-def test_it_prints_a_key_and_three_calls_that_work(tmp_path: Path) -> None:
+def test_emulate_prints_a_key_and_three_calls_that_work(tmp_path: Path) -> None:
     arguments = ["--port", "0", "--data", described(tmp_path), "--no-events"]
     with running_command("emulate", *arguments, here=tmp_path) as process:
         me, channels, post = (tried(line).json()["data"] for line in printed_calls(process))
@@ -80,10 +80,10 @@ def test_a_program_gets_the_key_and_the_calls_as_json(tmp_path: Path) -> None:
         assert len(started["try"]) == 3
 
 
-def test_what_is_published_over_the_api_is_delivered_and_counted(
+def test_posts_published_over_the_api_are_delivered_and_counted(
     server: Recorder, tmp_path: Path
 ) -> None:
-    """Events: post.target.* events are sent as soon as the result is known."""
+    """The interface says (Events) that post.target.* events are sent once the result is known."""
     webhook = {"url": server.url, "events": ["post.target.published"]}
     data = described(tmp_path, f"webhooks: [{json.dumps(webhook)}]\n")
     arguments = ["--port", "0", "--data", data, "--no-events", "--speed", "500"]
@@ -104,7 +104,7 @@ def test_what_is_published_over_the_api_is_delivered_and_counted(
 def test_a_described_webhook_is_signed_with_the_configured_secret(
     server: Recorder, tmp_path: Path
 ) -> None:
-    """A receiver could not know a new one: the service shows no secret of a described webhook."""
+    """The service never shows this webhook's secret, so no receiver could learn a new secret."""
     (tmp_path / "secrets").write_text(SECRET)
     data = described(tmp_path, f"webhooks: [{{url: '{server.url}'}}]\n")
     arguments = ["--port", "0", "--data", data, "--events", "1"]
@@ -135,7 +135,7 @@ async def note(event: CommentReceived) -> None: ...
 
 
 @pytest.mark.costs("5 s")
-def test_what_it_prints_is_all_that_reconcile_and_endpoints_need(tmp_path: Path) -> None:
+def test_the_printed_lines_are_all_that_reconcile_and_endpoints_need(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(RECEIVER)
     with running_command(
         "serve", "app:receiver", "--port", "0", here=tmp_path, secrets=[SECRET]
@@ -195,7 +195,7 @@ def test_a_file_that_describes_no_workspace_is_refused_in_one_line(
     invoke("emulate", "--port", "0", "--data", str(path)).says(message)
 
 
-def test_json_describes_a_workspace_too_and_is_refused_likewise(tmp_path: Path) -> None:
+def test_a_workspace_can_be_described_in_json_and_faults_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "workspace.json"
     path.write_text('{"plan": "starter"')
     invoke("emulate", "--port", "0", "--data", str(path)).says("does not describe a workspace")

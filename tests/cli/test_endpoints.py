@@ -1,4 +1,4 @@
-"""The commands for endpoints ask what they say, and show no secret and no key."""
+"""The commands for endpoints send the right requests, and print no secret and no key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Quiet(WSGIRequestHandler):
 
 
 class Site:
-    """A service that gives one answer, and what it was asked."""
+    """A service that gives one fixed answer, and records the requests."""
 
     def __init__(self) -> None:
         self.status = "200 OK"
@@ -77,7 +77,7 @@ def site() -> Iterator[Site]:
         yield site
 
 
-def test_create_writes_the_secret_for_its_owner_alone_and_prints_none(
+def test_create_writes_the_secret_to_a_private_file_and_does_not_print_it(
     site: Site, tmp_path: Path
 ) -> None:
     secret = new_secret()
@@ -93,7 +93,8 @@ def test_create_writes_the_secret_for_its_owner_alone_and_prints_none(
     assert file.stat().st_mode & 0o777 == 0o600
     assert secret[6:] not in result.output + result.errors
     made = json.loads(result.output)
-    assert (made["id"], made["secret_prefix"]) == ("wh_1", "whsec_AB")  # named as in other records
+    # Other records also call this field `secret_prefix`.
+    assert (made["id"], made["secret_prefix"]) == ("wh_1", "whsec_AB")
     sent = {
         "url": "https://hooks.example.com/",
         "events": ["comment.received"],
@@ -102,7 +103,9 @@ def test_create_writes_the_secret_for_its_owner_alone_and_prints_none(
     assert site.asked == [("POST", "/v1/webhooks", sent)]
 
 
-def test_create_keeps_the_secret_of_an_answer_it_cannot_read(site: Site, tmp_path: Path) -> None:
+def test_create_saves_the_secret_from_an_answer_that_it_cannot_parse(
+    site: Site, tmp_path: Path
+) -> None:
     secret = new_secret()
     site.answer = {"data": endpoint(secret=secret, description=None)}
     create = ("create", "https://hooks.example.com/", "--event", "comment.received")
@@ -128,7 +131,7 @@ def test_create_takes_no_file_that_holds_a_secret(site: Site, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("status", "is_said"), [("500 Oops", True), ("502 Bad gateway", True), ("403 Forbidden", False)]
 )
-def test_create_says_that_a_secret_may_be_lost_where_the_service_may_have_made_one(
+def test_create_warns_of_a_lost_secret_if_the_service_may_have_made_an_endpoint(
     site: Site, tmp_path: Path, status: str, *, is_said: bool
 ) -> None:
     site.status = status
@@ -160,7 +163,7 @@ def test_a_request_that_was_never_sent_loses_no_secret(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_deliveries_are_a_table(site: Site) -> None:
+def test_deliveries_are_printed_as_a_table(site: Site) -> None:
     site.answer = {"data": [DELIVERY], "nextCursor": None}
     result = site.run("list-deliveries", "wh_1")
     created, event, event_type, status, attempts, answer, *_ = result.output.rstrip("\n").split(
@@ -188,7 +191,7 @@ def test_deliveries_are_a_table(site: Site) -> None:
         (["test", "wh_1"], ("POST", "/v1/webhooks/wh_1/test", None)),
     ],
 )
-def test_a_command_is_one_request(site: Site, arguments: list[str], asked: Any) -> None:
+def test_each_command_sends_one_request(site: Site, arguments: list[str], asked: Any) -> None:
     result = site.run(*arguments)
     assert result.status == 0, result
     assert result.output.startswith("wh_1: ")
@@ -204,7 +207,7 @@ def test_a_refusal_is_one_line_without_the_key(site: Site) -> None:
     assert KEY not in result.errors
 
 
-def test_a_refusal_says_what_is_wrong_with_which_field(site: Site) -> None:
+def test_a_refusal_names_each_field_and_its_fault(site: Site) -> None:
     site.status = "422 Unprocessable Content"
     issue = {"field": "events.0", "message": f"no such type, {KEY}\x1b[2J"}
     error = {"code": "validation.failed", "kind": "validation", "message": "It did not validate."}
@@ -215,11 +218,11 @@ def test_a_refusal_says_what_is_wrong_with_which_field(site: Site) -> None:
     assert "\x1b" not in result.errors
 
 
-def test_commands_that_cannot_begin_end_with_2(site: Site) -> None:
+def test_commands_that_cannot_begin_exit_with_2(site: Site) -> None:
     for arguments, words in {
         ("update", "wh_1"): "say what to change",
         ("create", "https://a.example", "--secrets-file", "s"): "--event",
-        ("test", ""): "an id is text such as",  # of a shell's variable that is not set
+        ("test", ""): "an id is text such as",  # an unset shell variable is an empty argument
         ("list-deliveries", ".."): "an id is text such as",
         (
             "enable",

@@ -1,4 +1,4 @@
-"""No option of a command takes ``nan`` or ``inf``: click's own range lets them pass."""
+"""No option of a command accepts ``nan`` or ``inf``, although click's ranges accept both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _options(command: click.Command, path: str) -> Iterator[tuple[str, click.Par
         yield path, parameter
 
 
-def test_every_option_that_is_a_number_with_a_fraction_takes_finite_ones_alone() -> None:
+def test_every_option_with_a_fraction_accepts_only_finite_numbers() -> None:
     taken = {
         f"{path} {parameter.name}": parameter.type
         for path, parameter in _options(cli, "hookonce")
@@ -39,7 +39,7 @@ def test_every_option_that_is_a_number_with_a_fraction_takes_finite_ones_alone()
 
 @pytest.mark.parametrize("bad", ["nan", "NaN", "inf", "-inf", "1e999"])
 @pytest.mark.parametrize("option", ["--speed", "--rate", "--chaos"])
-def test_the_emulator_refuses_a_number_that_is_none(option: str, bad: str) -> None:
+def test_emulate_refuses_nan_and_infinity(option: str, bad: str) -> None:
     result = invoke("emulate", f"{option}={bad}", "--to", "http://127.0.0.1:9/webhooks")
     assert (result.status, result.output) == (2, "")
     assert f"Invalid value for '{option}'" in result.errors
@@ -47,7 +47,7 @@ def test_the_emulator_refuses_a_number_that_is_none(option: str, bad: str) -> No
 
 @pytest.mark.parametrize("bad", ["nan", "inf", "-inf"])
 @pytest.mark.parametrize("option", ["--skew", "--wait"])
-def test_a_delivery_is_not_sent_with_a_number_that_is_none(option: str, bad: str) -> None:
+def test_send_refuses_nan_and_infinity(option: str, bad: str) -> None:
     result = invoke(
         *("send", "comment.received", "--url", "http://127.0.0.1:9/webhooks", f"{option}={bad}"),
         environment={"HOOKONCE_SECRETS": SECRET},

@@ -1,4 +1,4 @@
-"""``hookonce guide`` shows the pages, and finds what is on them."""
+"""``hookonce guide`` shows the pages, and searches them."""
 
 from pathlib import Path
 
@@ -6,6 +6,8 @@ import pytest
 
 from cli.running import invoke, on_a_terminal
 from hookonce.guide import page, reference
+
+pytestmark = pytest.mark.sample(4, of="file")
 
 
 def test_without_a_topic_the_index_is_shown_and_names_the_command_of_each_page() -> None:

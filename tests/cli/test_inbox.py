@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.redis_servers import RedisServer
 
 from hookonce.clock import system_clock
 from hookonce.samples.events import event_body
+from hookonce.stores import open_store
 from hookonce.stores.protocols import InboxStore
-from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Delivery, Token, delivery_key
 from hookonce.watching.workers import AttemptCounts, RunningHandler, WorkerReport
 
 from .running import COMMAND, Result, invoke, on_a_terminal
+
+pytestmark = pytest.mark.sample(12, of="file")
 
 HOSTILE_BODY = b"first\nsecond\t\x1b[31mred\xff\r"
 HOUR = 3600.0
@@ -41,7 +42,7 @@ async def put(
 
 
 async def fail_or_hold(store: InboxStore, event_id: str, error: str | None) -> None:
-    """Fetch the only event that is due: let it fail and wait for an hour, or hold it."""
+    """Fetch the only due event; let it fail and wait for an hour, or keep it claimed."""
     batch = await store.fetch(
         1, 300, endpoint="default", worker="a test", token=Token(f"take {event_id}")
     )
@@ -98,7 +99,7 @@ def states(store: str, *options: str) -> dict[str, str]:
     return {record["id"]: record["state"] for record in listed}
 
 
-def test_stats_counts_of_all_endpoints_or_of_one(store: str) -> None:
+def test_stats_counts_the_events_of_all_endpoints_or_of_one(store: str) -> None:
     result = invoke("inbox", "stats", store)
     assert (result.status, result.errors) == (0, "")
     assert result.output.splitlines()[:2] == ["endpoint: all", "depth: 4"]
@@ -120,20 +121,20 @@ def test_stats_counts_of_all_endpoints_or_of_one(store: str) -> None:
     }
 
 
-def test_stats_says_when_nobody_works_on_what_waits(store: str) -> None:
+def test_stats_warns_if_events_wait_and_no_worker_runs(store: str) -> None:
     alone = invoke("inbox", "stats", store, "--endpoint", "social").output
     assert alone.splitlines()[-1] == "the inbox has no worker: start `hookonce worker`"
     assert "start `hookonce worker`" not in invoke("inbox", "stats", store).output
 
 
-def test_stats_of_an_empty_inbox(empty: str) -> None:
+def test_stats_shows_an_empty_inbox(empty: str) -> None:
     output = invoke("inbox", "stats", empty).output
     assert output == (
         "endpoint: all\ndepth: 0\nbytes: 0 B\noldest: -\nin flight: 0\ndead: 0\nworkers: 0\n"
     )
 
 
-def test_list_prints_a_line_for_each_with_tabs_between_oldest_first(store: str) -> None:
+def test_list_prints_each_event_on_a_line_oldest_first(store: str) -> None:
     result = invoke("inbox", "list", store)
     assert (result.status, result.errors) == (0, "")
     rows = [line.split("\t") for line in result.output.splitlines()]
@@ -161,13 +162,18 @@ def test_list_selects_by_endpoint_and_type(store: str) -> None:
     assert states(store, "--type", "a.b") == {}
 
 
-def test_an_empty_inbox_says_so_to_people_only(empty: str) -> None:
+def test_list_selects_by_fields_of_the_body(store: str) -> None:
+    assert set(states(store, "--where", "type=message.received")) == {"evt_waiting"}
+    assert set(states(store, "--where", "id=evt_elsewhere", "--endpoint", "default")) == set()
+
+
+def test_an_empty_list_prints_a_sentence_for_people_and_nothing_for_programs(empty: str) -> None:
     assert invoke("inbox", "list", empty) == Result(0, "the inbox is empty\n", "")
     assert invoke("inbox", "list", empty, "--json") == Result(0, "", "")
     assert invoke("inbox", "retry", empty, "--all").output == "nothing waits for a later attempt\n"
 
 
-def test_on_a_terminal_it_is_a_table(store: str, tmp_path: Path) -> None:
+def test_on_a_terminal_list_prints_a_table(store: str, tmp_path: Path) -> None:
     shown = on_a_terminal("inbox", "list", store, here=tmp_path, columns=160)
     assert "\x1b[1m" in shown, "headings are bold"
     line = next(line for line in shown.splitlines() if "evt_waiting" in line)
@@ -175,7 +181,7 @@ def test_on_a_terminal_it_is_a_table(store: str, tmp_path: Path) -> None:
     assert line.split()[-2:] == ["reply:", "away"]
 
 
-def test_show_shows_one_with_its_failed_attempts_and_its_body(store: str) -> None:
+def test_show_prints_an_event_with_its_failed_attempts_and_its_body(store: str) -> None:
     result = invoke("inbox", "show", store, "evt_waiting")
     assert (result.status, result.errors) == (0, "")
     fields, _, body = result.output.partition("\n\n")
@@ -197,7 +203,7 @@ def test_show_raw_writes_the_bytes_as_they_came(tmp_path: Path) -> None:
     assert all(char.isprintable() or char in "\t\n" for char in printed)
 
 
-def test_show_says_what_it_does_not_find(store: str) -> None:
+def test_show_names_an_event_that_it_does_not_find(store: str) -> None:
     result = invoke("inbox", "show", store, "evt_elsewhere", "--endpoint", "default")
     result.says("there is no event 'evt_elsewhere' at 'default'; there is one at 'social'")
     assert invoke("inbox", "show", store, "evt_elsewhere", "--endpoint", "social").status == 0
@@ -205,7 +211,7 @@ def test_show_says_what_it_does_not_find(store: str) -> None:
     invoke("inbox", "show", store, "evt_nowhere").says("there is no event 'evt_nowhere'", status=1)
 
 
-def test_retry_makes_due_what_waits_and_says_what_does_not(store: str) -> None:
+def test_retry_makes_waiting_events_due_and_names_the_others(store: str) -> None:
     ids = ["evt_waiting", "evt_flying", "evt_ready", "evt_missing"]
     result = invoke("inbox", "retry", store, *ids)
     assert result == Result(
@@ -216,7 +222,7 @@ def test_retry_makes_due_what_waits_and_says_what_does_not(store: str) -> None:
     assert states(store)["evt_waiting"] == "ready"
 
 
-def test_retry_of_what_is_there_succeeds(store: str) -> None:
+def test_retry_of_waiting_events_succeeds(store: str) -> None:
     result = invoke("inbox", "retry", store, "evt_waiting", "evt_flying", "--json")
     assert result.status == 0
     assert records(result) == [
@@ -225,7 +231,7 @@ def test_retry_of_what_is_there_succeeds(store: str) -> None:
     ]
 
 
-def test_retry_all_makes_due_what_waits_at_the_endpoint(store: str) -> None:
+def test_retry_all_makes_every_waiting_event_of_the_endpoint_due(store: str) -> None:
     assert invoke("inbox", "retry", store, "--all", "--endpoint", "social").output == (
         "nothing waits for a later attempt\n"
     )
@@ -233,17 +239,27 @@ def test_retry_all_makes_due_what_waits_at_the_endpoint(store: str) -> None:
     assert states(store)["evt_waiting"] == "ready"
 
 
-def test_retry_by_type_makes_due_those_of_the_type(store: str) -> None:
+def test_retry_by_type_makes_only_events_of_this_type_due(store: str) -> None:
     nothing = "nothing waits for a later attempt\n"
     assert invoke("inbox", "retry", store, "--type", "comment.received").output == nothing
     result = invoke("inbox", "retry", store, "--type", "message.received")
     assert result == Result(0, "evt_waiting: due now\n", "")
 
 
-@pytest.mark.parametrize("arguments", [[], ["evt_1", "--all"], ["--all", "--type", "a.b"]])
-def test_retry_wants_one_way_of_selection(arguments: list[str], store: str) -> None:
+def test_retry_by_filters_makes_only_events_due_that_pass_every_filter(store: str) -> None:
+    elsewhere = invoke("inbox", "retry", store, "--all", "--where", "type=comment.received")
+    assert elsewhere.output == "nothing waits for a later attempt\n"
+    result = invoke("inbox", "retry", store, "--where", "type=message.received", "--since", "1h")
+    assert result == Result(0, "evt_waiting: due now\n", "")
+
+
+@pytest.mark.parametrize("arguments", [[], ["evt_1", "--all"], ["evt_1", "--handler", "a"]])
+def test_retry_needs_ids_or_all_or_a_filter(arguments: list[str], store: str) -> None:
     result = invoke("inbox", "retry", store, *arguments)
-    result.says("name events by their ids, by --type, or --all", status=2)
+    result.says(
+        "name events by their ids, or select them with --all or with filters such as --type",
+        status=2,
+    )
 
 
 def test_prune_says_how_many_records_it_removed(tmp_path: Path) -> None:
@@ -252,7 +268,7 @@ def test_prune_says_how_many_records_it_removed(tmp_path: Path) -> None:
     async def finish_long_ago(_: InboxStore) -> None:
         store = SQLiteStore(tmp_path / "hookonce.db", clock=lambda: now)
         claim = await store.claim(delivery_key("default", "evt_1"), Token("t"), 30)
-        await store.complete(claim)  # type: ignore[arg-type]  # nobody else has claimed it
+        await store.complete(claim)  # type: ignore[arg-type]  # nobody else claims the event
         await store.aclose()
 
     url = prepared(tmp_path, finish_long_ago)
@@ -264,9 +280,7 @@ USES = [["stats"], ["list"], ["show", "evt_1"], ["retry", "evt_1"], ["prune"]]
 
 
 @pytest.mark.parametrize("use", USES, ids=" ".join)
-def test_a_store_nobody_else_can_see_and_a_misspelt_file_are_refused(
-    use: list[str], tmp_path: Path
-) -> None:
+def test_a_store_in_memory_and_a_missing_file_are_refused(use: list[str], tmp_path: Path) -> None:
     command, *rest = use
     path = tmp_path / "hookonse.db"
     invoke("inbox", command, f"sqlite:///{path}", *rest).says(f"there is no file '{path}'")
@@ -275,7 +289,7 @@ def test_a_store_nobody_else_can_see_and_a_misspelt_file_are_refused(
 
 
 @pytest.mark.parametrize(("group", "command"), [("inbox", "stats"), ("dead", "list")])
-def test_a_link_to_an_empty_file_makes_no_store_of_it(
+def test_a_link_to_an_empty_file_does_not_become_a_store(
     group: str, command: str, tmp_path: Path
 ) -> None:
     empty, link = tmp_path / "environment", tmp_path / "hooks.db"
@@ -285,29 +299,34 @@ def test_a_link_to_an_empty_file_makes_no_store_of_it(
     assert empty.read_bytes() == b""
 
 
-def test_on_redis_it_is_the_same(lasting_valkey: RedisServer) -> None:
+@pytest.mark.parametrize("server", ["lasting_valkey", "postgres"])
+def test_inbox_commands_work_with_a_redis_store(
+    server: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(server).url
 
     async def do() -> None:
-        store = RedisStore(lasting_valkey.url)
+        store = open_store(url, clock=system_clock)
+        assert isinstance(store, InboxStore)
         await fill(store)
         await store.aclose()
 
     asyncio.run(do())
-    assert states(lasting_valkey.url) == {
+    assert states(url) == {
         "evt_flying": "in flight",
         "evt_waiting": "waiting",
         "evt_ready": "ready",
         "evt_elsewhere": "ready",
     }
-    assert invoke("inbox", "retry", lasting_valkey.url, "--all").output == "evt_waiting: due now\n"
-    shown = invoke("inbox", "show", lasting_valkey.url, "evt_waiting").output
+    assert invoke("inbox", "retry", url, "--all").output == "evt_waiting: due now\n"
+    shown = invoke("inbox", "show", url, "evt_waiting").output
     assert "reply: away" in shown
-    assert "depth: 4\n" in invoke("inbox", "stats", lasting_valkey.url).output
-    assert invoke("inbox", "prune", lasting_valkey.url).status == 0
-    assert invoke("dead", "list", lasting_valkey.url).output == "no dead letters\n"
+    assert "depth: 4\n" in invoke("inbox", "stats", url).output
+    assert invoke("inbox", "prune", url).status == 0
+    assert invoke("dead", "list", url).output == "no dead letters\n"
 
 
-def test_the_list_of_workers_says_what_each_runs(tmp_path: Path) -> None:
+def test_the_list_of_workers_names_the_handlers_that_each_runs(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/hookonce.db"
 
     def report(running: tuple[RunningHandler, ...], *, failed: int) -> bytes:

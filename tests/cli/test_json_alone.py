@@ -1,4 +1,4 @@
-"""With --json, standard output has records and nothing else, whatever else is printed."""
+"""With --json, standard output has only records, whatever else is printed."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def shout() -> None:
     ],
     ids=["dead list", "dead replay", "inbox stats", "chaos"],
 )
-def test_what_modules_and_handlers_print_is_no_record(
+def test_output_of_modules_and_handlers_goes_to_standard_error(
     command: list[str], heard: bool, count: int, tmp_path: Path
 ) -> None:
     (tmp_path / "hooks.py").write_text(LOUD)
@@ -46,7 +46,7 @@ def test_what_modules_and_handlers_print_is_no_record(
         assert (word in done.errors) is heard or not heard
 
 
-def test_a_body_is_raw_or_in_a_record_and_not_both(tmp_path: Path) -> None:
+def test_a_body_cannot_be_raw_and_in_a_json_record_at_once(tmp_path: Path) -> None:
     store = bury(tmp_path, COMMENT)
     done = invoke("dead", "show", store, "evt_comment", "--raw", "--json")
     assert (done.status, done.output) == (2, "")

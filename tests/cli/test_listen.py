@@ -1,4 +1,4 @@
-"""`hookonce listen` against the emulated service: one endpoint, whatever ends the command."""
+"""`hookonce listen` creates one endpoint at the emulated service, and deletes it when it ends."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from hookonce.verification.secrets import secret_lines
 
 from .running import PATIENCE_SECONDS, SECRET, Process, Result, run, running
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(6, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(1, of="file")]
 
 T = TypeVar("T")
 
 APP = """
 from hookonce import EnvironmentSecrets, Receiver
 from hookonce.events import ChannelDisconnected, ChannelUnhealthy, CommentReceived
+from hookonce.senders import openai
 
 receiver = Receiver(secrets=EnvironmentSecrets(), store="sqlite:///hookonce.db")
 several = [receiver, Receiver(secrets=EnvironmentSecrets(), store="memory://", endpoint="other")]
 without = Receiver(secrets=EnvironmentSecrets(), store="memory://")
+foreign = Receiver(secrets=EnvironmentSecrets(), store="memory://", sender=openai)
 
 
 @receiver.on(CommentReceived)
@@ -117,7 +119,7 @@ class Bench:
     async def run(
         self, *options: str, environment: Mapping[str, str] | None = None, **named: Any
     ) -> Result:
-        """Run the command to its end, with the message on the last line."""
+        """Run the command to its end, and return how it ended."""
         settings = {**self.environment, **(environment or {})}
         arguments = self.arguments(*options, **named)
         return await beside(lambda: run(*arguments, here=self.here, environment=settings))
@@ -131,13 +133,13 @@ class Bench:
         return result
 
     async def deliver(self) -> int | None:
-        """Emit an event, and return how it was answered."""
+        """Emit an event, and return the answer to it."""
         await self.service.emit("comment.received")
         return self.service.attempts()[-1].status
 
 
 async def beside(call: Callable[[], T]) -> T:
-    """Call a function that blocks, while the service goes on."""
+    """Call a blocking function in a thread, while the service keeps running."""
     return await asyncio.to_thread(call)
 
 
@@ -213,7 +215,7 @@ async def test_after_a_kill_the_next_start_continues_with_the_endpoint(bench: Be
 
 @dataclass
 class Holding:
-    """Carries out the creation of an endpoint, and keeps its answer back."""
+    """Creates an endpoint, but holds back the answer."""
 
     api: ASGIApp
     has_created: asyncio.Event
@@ -231,7 +233,7 @@ class Holding:
         await self.api(scope, receive, answer)
 
 
-async def test_a_signal_while_the_endpoint_is_created_leaves_it_known_and_disabled(
+async def test_a_signal_during_the_creation_leaves_the_endpoint_recorded_and_disabled(
     tmp_path: Path,
 ) -> None:
     has_created, may_answer = asyncio.Event(), asyncio.Event()
@@ -270,7 +272,7 @@ async def test_a_mounted_receiver_gets_deliveries_at_its_own_path(bench: Bench) 
         await bench.end(process)
 
 
-async def test_a_tunnel_with_a_path_is_the_whole_url_and_json_is_for_programs(
+async def test_the_url_of_a_tunnel_may_have_a_path_and_json_prints_records(
     bench: Bench,
 ) -> None:
     port = free_port()
@@ -297,7 +299,7 @@ async def test_a_rotated_secret_is_used_from_the_next_delivery_on(bench: Bench) 
         await bench.end(process)
 
 
-async def test_two_at_once_do_not_share_an_endpoint(bench: Bench) -> None:
+async def test_two_listen_commands_do_not_share_an_endpoint(bench: Bench) -> None:
     async with bench.listening() as process:
         url = bench.endpoint.url
         second = await bench.run()
@@ -306,7 +308,7 @@ async def test_two_at_once_do_not_share_an_endpoint(bench: Bench) -> None:
         await bench.end(process)
 
 
-async def test_if_the_service_is_gone_at_the_end_it_says_what_is_left_to_do(
+async def test_if_the_endpoint_cannot_be_disabled_at_the_end_the_error_says_what_to_do(
     tmp_path: Path,
 ) -> None:
     async with bench_in(tmp_path) as bench, bench.listening() as process:
@@ -392,6 +394,7 @@ async def test_without_a_port_no_endpoint_is_created(bench: Bench) -> None:
     [
         ("app:several", (), "has 2 receivers, and an endpoint delivers to one"),
         ("app:without", (), "name one --event at least"),
+        ("app:foreign", (), "app:foreign is for the sender 'openai', but this command registers"),
         ("app:missing", (), "there is no 'missing' in app"),
         ("app:receiver", ("--tunnel", "name.example"), "is not a URL such as https://"),
         ("app:receiver", ("--path", "hooks"), "a path starts with a slash"),
@@ -404,7 +407,7 @@ async def test_a_wrong_argument_creates_nothing(
     assert bench.service.endpoints == []
 
 
-async def test_a_url_that_the_service_refuses_is_its_own_message(bench: Bench) -> None:
+async def test_a_url_that_the_service_refuses_is_reported_with_its_message(bench: Bench) -> None:
     ended = await bench.run("--tunnel", "https://10.0.0.1")
     ended.says("webhook.url_private", status=1)
     assert bench.service.endpoints == []

@@ -1,4 +1,4 @@
-"""In JSON logs, each record about an event has the event's fields, whatever becomes of it."""
+"""In JSON logs, each record about an event has the event's fields, whatever its outcome."""
 
 import json
 import re
@@ -90,7 +90,7 @@ def records(server: Process) -> list[dict[str, Any]]:
 
 
 def records_of(server: Process, event_id: str, *, most: int) -> list[dict[str, Any]]:
-    """Return the fields of each record of an event, once there are so many."""
+    """Return the fields of each record of an event, once there are this many records."""
 
     def found() -> list[dict[str, Any]]:
         return [record for record in records(server) if record.get("event_id") == event_id]
@@ -116,7 +116,7 @@ def answered(
     return fields(endpoint, event_id, attempt, status=status, reason=reason)
 
 
-def test_deliveries_that_are_handled_in_the_request(here: Path) -> None:
+def test_json_lines_of_inline_deliveries_have_the_events_fields(here: Path) -> None:
     with serving(here) as (server, base):
         url = f"{base}/webhooks/shop"
         assert deliver(url, "evt_handled", attempt=3) == 200
@@ -157,7 +157,7 @@ def test_deliveries_that_are_handled_in_the_request(here: Path) -> None:
         assert_complete(server)
 
 
-def test_deliveries_from_the_inbox(here: Path) -> None:
+def test_json_lines_of_inbox_deliveries_have_the_events_fields(here: Path) -> None:
     with serving(here) as (server, base):
         url = f"{base}/webhooks/queue"
         assert deliver(url, "evt_fails") == 202
@@ -191,12 +191,12 @@ def test_deliveries_from_the_inbox(here: Path) -> None:
 
 
 def in_any_order(found: list[dict[str, Any]], *some: dict[str, object]) -> list[dict[str, object]]:
-    """Return two records in the order in which they were found."""
+    """Return the records ``some`` in their order in ``found``."""
     return sorted(some, key=found.index)
 
 
 def assert_complete(server: Process) -> None:
-    """Check that no record names an event in its text and lacks its fields."""
+    """Check that each record that names an event in its text has the event's fields."""
     for record in records(server):
         if re.search(r"\bevt_", record["message"]):
             assert {"endpoint", "event_id", "type", "attempt"} <= record.keys(), record

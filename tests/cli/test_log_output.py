@@ -1,4 +1,4 @@
-"""The log of ``serve`` and ``worker``: one traceback per kind of error and hour."""
+"""The log of ``serve`` and ``worker`` shows one traceback an hour for each kind of error."""
 
 import io
 import json
@@ -57,7 +57,7 @@ def test_all_tracebacks_are_logged_if_they_are_wanted() -> None:
     assert sum("Traceback" in line for line in shown) == 2
 
 
-def test_in_json_the_exception_stands_once() -> None:
+def test_in_json_an_exception_is_written_once() -> None:
     records = [json.loads(line) for line in lines("json", fail, fail)]
     assert ["exception" in record for record in records] == [True, False]
 

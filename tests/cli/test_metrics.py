@@ -18,9 +18,9 @@ from .inboxes import APP, deliver, journal, url_of
 from .running import SECRET, Process, eventually, invoke, run, running
 from .test_supervisor import gone, ready
 
-pytestmark = pytest.mark.sample(2, of="file")
+pytestmark = pytest.mark.sample(1, of="file")
 
-# Like the module of other tests, but a handler fails where a file says so.
+# Like the module of other tests, but a handler fails if a certain file exists.
 FAILING = """
     if Path("fails").exists():
         raise RuntimeError("the mail server refuses the message")
@@ -29,7 +29,7 @@ FAILING = """
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """Return a folder with a module of receivers, and nothing but it."""
+    """Return a folder that holds only a module of receivers."""
     app = APP.replace("started {event.id}", "started {event.id} in {os.getpid()}")
     app = app.replace("max_attempts=2", "max_attempts=2, concurrency=1")
     app = app.replace("memory://", "sqlite:///inline.db")
@@ -56,7 +56,7 @@ def metrics_url(process: Process) -> str:
 
 
 def shown(url: str) -> Callable[..., list[float]]:
-    """Read the metrics; return a function to the values of a metric, one for each series."""
+    """Read the metrics; return a function that returns the values of a metric's series."""
     text = httpx2.get(url, trust_env=False, timeout=60).raise_for_status().text
     samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
 
@@ -88,7 +88,7 @@ def stored(server: Process, event_id: str) -> None:
 
 
 def handled_at_once(here: Path, server: Process, *event_ids: str) -> set[int | None]:
-    """Return the processes that have handled these events, each of them one event at a time."""
+    """Let the processes handle these events at the same time; return the processes that did."""
     for event_id in event_ids:
         (here / f"hold {event_id}").touch()
         stored(server, event_id)
@@ -101,7 +101,7 @@ def handled_at_once(here: Path, server: Process, *event_ids: str) -> set[int | N
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """Stop a process for a while."""
+    """Suspend a process until the block ends."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -125,7 +125,7 @@ def test_one_port_shows_all_processes_of_a_worker_and_a_killed_one_loses_no_coun
         assert handled(url) == 2
         assert handled_at_once(here, server, "evt_3", "evt_4") == {second, third}
         eventually(lambda: handled(url) == 4, what="the new process adds to the sums")
-        for _ in range(4):  # whichever process answers
+        for _ in range(4):  # any process may answer, and all answer the same sums
             values = shown(url)
             assert values("inbox_fetched_total", endpoint="default") == [4]
             assert values("workers", endpoint="default") in ([2], [3])
@@ -143,7 +143,7 @@ def test_one_port_shows_all_processes_of_a_worker_and_a_killed_one_loses_no_coun
 
 
 def test_a_failing_handler_of_a_worker_is_counted(here: Path) -> None:
-    """The alert HookonceHandlerFails reads this series."""
+    """The alert HookonceHandlerFails uses this series."""
     (here / "fails").touch()
     with (
         running("serve", "hooks:receiver", "--port", "0", here=here, secrets=[SECRET]) as server,
@@ -186,7 +186,7 @@ def test_processes_of_a_server_share_one_endpoint_and_a_killed_one_loses_no_coun
     assert list((here / "tmp").iterdir()) == []
 
 
-def test_a_folder_of_your_own_is_used_and_stays(here: Path) -> None:
+def test_a_named_metrics_folder_is_used_and_not_removed(here: Path) -> None:
     folder = here / "metrics"
     folder.mkdir()
     arguments = ["serve", "hooks:inline", "--port", "0", "--processes", "2", "--metrics"]
@@ -204,18 +204,18 @@ def test_a_folder_of_your_own_is_used_and_stays(here: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["no-port", "70000", "host:", "-1", "9" * 5000])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     invoke("worker", "hooks:receiver", f"--metrics={address}").says("is not a port", status=2)
 
 
-def test_a_port_that_is_taken_is_said_in_one_line(here: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(here: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         arguments = ["worker", "hooks:receiver", "--metrics", address]
         run(*arguments, here=here, secrets=[SECRET]).says("cannot listen on", "already in use")
 
 
-def test_without_a_folder_to_write_it_says_what_to_do(here: Path) -> None:
+def test_without_a_writable_folder_the_error_says_what_to_do(here: Path) -> None:
     arguments = ["serve", "hooks:inline", "--port", "0", "--processes", "2", "--metrics"]
     code = (
         "import sys, tempfile, hookonce.cli as c; tempfile.tempdir = '/no/such/folder';"

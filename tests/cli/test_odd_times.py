@@ -1,4 +1,4 @@
-"""A record whose time is no time hides neither itself nor the others of a listing."""
+"""A listing shows all records, even if a record has an invalid time."""
 
 import asyncio
 from pathlib import Path
@@ -13,7 +13,9 @@ from .running import invoke
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """Return a store with odd times in its inbox and, at another endpoint, in its dead letters."""
+    """Return the URL of a store with invalid times: in the inbox, and in another endpoint's dead
+    letters.
+    """
 
     async def fill() -> None:
         store = SQLiteStore(tmp_path / "hooks.db")

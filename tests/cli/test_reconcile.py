@@ -31,7 +31,7 @@ async def note(event: CommentReceived) -> None: ...
 
 
 class Site:
-    """A service on a port, in a loop of its own; what it delivers to answers as it is told."""
+    """A service on a port, in its own event loop; a test chooses the answers of its endpoint."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -97,7 +97,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 
 
 def handled(folder: Path, event_id: str) -> None:
-    """Let the store know an event as done."""
+    """Record an event as done in the store."""
 
     async def complete() -> None:
         store = SQLiteStore(folder / "hooks.db")
@@ -109,7 +109,7 @@ def handled(folder: Path, event_id: str) -> None:
     asyncio.run(complete())
 
 
-def test_nothing_missing_is_0_and_says_what_it_cost(
+def test_without_gaps_reconcile_exits_with_0_and_prints_its_number_of_requests(
     site: Site, module: str, tmp_path: Path
 ) -> None:
     handled(tmp_path, site.emit())
@@ -119,7 +119,9 @@ def test_nothing_missing_is_0_and_says_what_it_cost(
     assert "2 requests of 50000 left in the quota" in result.output
 
 
-def test_gaps_are_1_and_each_is_named(site: Site, module: str, tmp_path: Path) -> None:
+def test_with_gaps_reconcile_exits_with_1_and_names_each_gap(
+    site: Site, module: str, tmp_path: Path
+) -> None:
     handled(tmp_path, "evt_before")
     missed = site.emit()
     site.status = 410
@@ -138,7 +140,7 @@ def test_gaps_are_1_and_each_is_named(site: Site, module: str, tmp_path: Path) -
     ]
 
 
-def test_accepted_gaps_are_0_and_counted_the_next_time(
+def test_reconcile_exits_with_0_if_all_gaps_are_accepted_and_counts_them_later(
     site: Site, module: str, tmp_path: Path
 ) -> None:
     handled(tmp_path, "evt_before")
@@ -158,7 +160,7 @@ def test_accepted_gaps_are_0_and_counted_the_next_time(
     assert (result.status, "3 accepted since" in result.output) == (0, True), result
 
 
-def test_what_is_no_gap_is_not_accepted(site: Site, module: str, tmp_path: Path) -> None:
+def test_an_event_that_is_no_gap_is_not_accepted(site: Site, module: str, tmp_path: Path) -> None:
     handled(tmp_path, done := site.emit())
     missed = site.emit()
     result = site.reconcile("--accept", missed, done, "evt_typo", module=module)
@@ -170,7 +172,9 @@ def test_what_is_no_gap_is_not_accepted(site: Site, module: str, tmp_path: Path)
 @pytest.mark.parametrize(
     "options", [["--accept"], ["--all"], ["evt_1"], ["--accept", "--all", "evt_1"]]
 )
-def test_gaps_to_accept_are_named_in_one_way(site: Site, module: str, options: list[str]) -> None:
+def test_gaps_to_accept_are_named_by_ids_or_all_of_them(
+    site: Site, module: str, options: list[str]
+) -> None:
     result = site.reconcile(*options, module=module)
     assert (result.status, result.output) == (2, "")
     assert "name gaps to accept as --accept ID..., or --accept --all" in result.errors
@@ -186,7 +190,7 @@ def test_a_disabled_endpoint_is_reported_with_the_command_that_enables_it(
     assert f"hookonce endpoints enable {site.service.endpoint().id}" in result.output
 
 
-def test_a_gap_is_named_also_where_a_function_of_on_gap_fails(
+def test_a_gap_is_named_even_if_an_on_gap_function_fails(
     site: Site, module: str, tmp_path: Path
 ) -> None:
     handled(tmp_path, "evt_before")
@@ -218,7 +222,7 @@ def test_a_time_that_cannot_be_read_is_refused(site: Site, module: str, since: s
 
 
 @pytest.mark.parametrize("since", ["0m", "2999-01-01"])
-def test_a_time_that_leaves_nothing_to_look_at_is_refused(
+def test_a_since_time_that_is_not_in_the_past_is_refused(
     site: Site, module: str, since: str
 ) -> None:
     site.emit()
@@ -226,14 +230,14 @@ def test_a_time_that_leaves_nothing_to_look_at_is_refused(
     assert (result.status, "has to lie in the past" in result.errors) == (2, True), result
 
 
-def test_a_time_may_be_before_the_log(site: Site, module: str, tmp_path: Path) -> None:
+def test_a_since_time_before_the_log_is_accepted(site: Site, module: str, tmp_path: Path) -> None:
     handled(tmp_path, site.emit())
     for since in ("90m", "999999d", "0001-01-01"):
         result = site.reconcile("--since", since, module=module)
         assert (result.status, "1 handled since" in result.output) == (0, True), result
 
 
-def test_a_service_that_cannot_be_asked_is_2_and_no_gap(
+def test_reconcile_exits_with_2_if_the_service_cannot_be_asked(
     site: Site, module: str, tmp_path: Path
 ) -> None:
     handled(tmp_path, "evt_before")
@@ -248,7 +252,7 @@ def test_a_service_that_cannot_be_asked_is_2_and_no_gap(
     ("store", "words"),
     [("memory://", "call receiver.reconcile there"), ("sqlite:///nowhere.db", "there is no file")],
 )
-def test_a_store_that_is_not_the_one_of_the_receiver_is_refused(
+def test_a_store_other_than_the_receivers_is_refused(
     site: Site, module: str, tmp_path: Path, store: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.emit()

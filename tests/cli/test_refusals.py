@@ -1,4 +1,4 @@
-"""What the system refuses a command is said in one line, without a traceback."""
+"""A system error in a command is printed as one line, without a traceback."""
 
 import os
 import shlex
@@ -11,7 +11,7 @@ import pytest
 from .dead_letters import APP, COMMENT, HOSTILE, bury
 from .running import COMMAND, SECRET, Result, invoke, run
 
-# As somebody whom root does not let in: what is imported later could not be read either.
+# Import the modules before `setuid`: the user ``nobody`` may not read their files.
 AS_NOBODY = """
 import os
 from hookonce.cli import dead, inbox
@@ -22,7 +22,7 @@ if os.geteuid() == 0:
 cli()
 """
 
-in_a_process = pytest.mark.sample(2, of="file")
+in_a_process = pytest.mark.sample(1, of="file")
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def piped(command: str, here: Path) -> Result:
-    """Run a line of a shell that has `hookonce`, and return how the command itself ended."""
+    """Run a pipeline with `hookonce`; its exit status is that of the last command that failed."""
     line = f"set -o pipefail; {command}"
     ended = subprocess.run(
         ["bash", "-c", line],
@@ -67,21 +67,21 @@ PRINTING = [
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("command", PRINTING)
-def test_a_disk_that_is_full_is_said_in_one_line(command: str, here: Path) -> None:
+def test_a_full_disk_is_reported_in_one_line(command: str, here: Path) -> None:
     words = command.format(store=shlex.quote(bury(here, COMMENT)))
     piped(f"hookonce {words} > /dev/full", here).says("No space left on device")
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("command", PRINTING)
-def test_a_reader_that_has_gone_ends_a_command_without_a_word(command: str, here: Path) -> None:
+def test_a_closed_pipe_ends_a_command_without_a_message(command: str, here: Path) -> None:
     words = command.format(store=shlex.quote(bury(here, COMMENT)))
     assert piped(f"hookonce {words} | true", here) == Result(1, "", "")
 
 
 @pytest.mark.parametrize("words", [["dead", "list"], ["inbox", "stats"]])
 @in_a_process
-def test_a_folder_that_may_not_be_entered_is_said_in_one_line(words: list[str], here: Path) -> None:
+def test_a_forbidden_folder_is_reported_in_one_line(words: list[str], here: Path) -> None:
     closed = here / "closed"
     closed.mkdir(mode=0o700 if os.geteuid() == 0 else 0o000)
     url = f"sqlite:///{closed / 'hookonce.db'}"
@@ -89,12 +89,14 @@ def test_a_folder_that_may_not_be_entered_is_said_in_one_line(words: list[str], 
     result.says("cannot look at", "closed/hookonce.db", "Permission denied")
 
 
-def test_a_path_that_cannot_be_looked_at_is_said_in_one_line() -> None:
+def test_a_path_that_cannot_be_read_is_reported_in_one_line() -> None:
     invoke("dead", "list", f"sqlite:////{'a' * 300}").says("cannot look at", "File name too long")
 
 
 @in_a_process
-def test_a_file_that_a_module_cannot_open_is_named_with_the_way_to_its_place(here: Path) -> None:
+def test_a_file_that_a_module_cannot_open_is_named_with_a_command_for_the_traceback(
+    here: Path,
+) -> None:
     (here / "hooks.py").write_text("open('/no/such/log')")
     result = run("serve", "hooks:receiver", here=here, secrets=[SECRET])
     result.says(
@@ -109,7 +111,7 @@ def test_a_folder_that_was_removed_has_no_module(here: Path) -> None:
     piped(line, here).says("there is no module 'hooks' here")
 
 
-def test_no_error_acts_on_the_terminal(here: Path) -> None:
+def test_control_characters_in_errors_are_escaped(here: Path) -> None:
     hostile = "\x1b[2J\u202e\x9b"
     for words in (
         ["dead", "show", bury(here, HOSTILE), f"evt{hostile}"],

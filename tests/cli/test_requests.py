@@ -105,7 +105,7 @@ async def test_a_scanner_leaves_two_lines_a_minute(
     caplog.set_level(logging.INFO, "hookonce.requests")
     for number in range(250):
         await site.client.get(f"/admin/{number % 125}?token=opensesame")
-    site.log._summarise()  # the timer calls it after a minute
+    site.log._summarise()  # the timer calls this method after a minute
     first, summary = logged(caplog, "INFO")
     assert first == "a request to an unknown path: GET '/admin/0' (answered 404)"
     assert summary.startswith("in the last 60 s, 250 requests went to unknown paths: ")

@@ -1,4 +1,4 @@
-"""A rotation is one command, leaves a usable file wherever it is killed, and can be run again.
+"""A rotation that is killed at any step leaves a usable file, and the command can be repeated.
 
 The receiver is a real one, whose /readyz a real server serves; the service answers from a script
 with a new secret each time it is asked for one.
@@ -30,11 +30,11 @@ from hookonce.cli.secrets_file import OpenRotation, SecretsFile
 from hookonce.events import CommentReceived
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.providers import FileSecrets
-from hookonce.verification.secrets import new_secret, secret_lines
+from hookonce.verification.secrets import new_key_pair, new_secret, secret_lines
 
 from .running import invoke
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(4, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(2, of="file")]
 
 KEY = "example_sk_0123456789abcdef"
 TOKEN = "a token for those who may know"
@@ -47,7 +47,7 @@ def anyio_backend() -> str:
 
 @dataclass
 class Service:
-    """The service as far as a rotation needs it."""
+    """The part of the service that a rotation needs."""
 
     api: ScriptedApi
     issued: list[str] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Bench:
         mounted: str | None = None,
         wait: float = 20,
     ) -> tuple[int, str]:
-        """Run the command, to its end or until it kills itself; return its status and output.
+        """Run the command to its end, or until it kills itself; return its status and output.
 
         Args:
             options: beside those it needs.
@@ -141,7 +141,7 @@ class Bench:
         return secret_lines(self.file.read_text())
 
     def let_time_pass(self) -> None:
-        """Let the rotation have begun an hour earlier."""
+        """Set the beginning of the rotation back by an hour."""
         text = self.file.read_text()
         rotation = OpenRotation.of(text)
         assert rotation is not None
@@ -150,7 +150,7 @@ class Bench:
 
 
 def _private_mounts() -> list[str]:
-    """Return what begins a command that may mount what it likes."""
+    """Return words to put before a command, so that the command may mount file systems."""
     unshare = ["unshare", "--mount"]
     try:
         subprocess.run([*unshare, "true"], capture_output=True, check=True)
@@ -160,8 +160,8 @@ def _private_mounts() -> list[str]:
 
 
 @asynccontextmanager
-async def bench(here: Path) -> AsyncIterator[Bench]:
-    old = new_secret()
+async def bench(here: Path, old: str | None = None) -> AsyncIterator[Bench]:
+    old = old or new_secret()
     file = here / "secrets"
     file.write_text(f"# ours\n{old}\n")
     receiver = Receiver(secrets=FileSecrets(file), store="memory://")
@@ -190,7 +190,7 @@ async def test_a_rotation_ends_with_both_secrets_where_the_receiver_reads_them(
         assert os.listdir(tmp_path) == ["secrets"]
 
 
-async def test_finish_waits_for_what_is_on_its_way_and_then_removes_the_old_secret(
+async def test_finish_waits_for_deliveries_under_way_and_then_removes_the_old_secret(
     tmp_path: Path,
 ) -> None:
     async with bench(tmp_path) as it:
@@ -209,6 +209,17 @@ async def test_finish_waits_for_what_is_on_its_way_and_then_removes_the_old_secr
         assert len(it.service.issued) == 1
 
 
+async def test_a_public_key_gives_way_to_a_secret_like_every_old_secret(tmp_path: Path) -> None:
+    public = new_key_pair().public
+    async with bench(tmp_path, public) as it:
+        status, text = await it.rotate()
+        assert status == 0, text
+        assert it.secrets == (*it.service.issued, public)
+        it.let_time_pass()
+        assert (await it.rotate("--finish"))[0] == 0
+        assert it.secrets == tuple(it.service.issued)
+
+
 async def test_a_rotation_that_is_run_again_asks_for_no_second_secret(tmp_path: Path) -> None:
     async with bench(tmp_path) as it:
         await it.rotate()
@@ -218,8 +229,8 @@ async def test_a_rotation_that_is_run_again_asks_for_no_second_secret(tmp_path: 
         assert len(it.service.issued) == 1
 
 
-# What runs the command, and is killed by itself where it calls the system for the so many-th time
-# to change a file: before it does anything, or right after it.
+# A program that runs the command and kills itself at the n-th system call that changes a file: just
+# before the call, or just after it.
 _KILLED = """
 import os, signal, sys
 from hookonce.cli import main
@@ -247,7 +258,7 @@ main()
 
 _PLAIN = "import sys; from hookonce.cli import main; sys.argv[0] = 'hookonce'; main()"
 
-# The file can be replaced once, and then no more.
+# A program that runs the command, and refuses all renames after the first ``allowed`` renames.
 _BUSY = """
 import errno, os, sys
 from hookonce.cli import main
@@ -266,8 +277,8 @@ sys.argv[0] = "hookonce"
 main()
 """
 
-# The calls of the system, in their order. The request is sent before that of ASKED, and before
-# that of KEPT the new secret is not in the file.
+# The system calls of a rotation, in order. ASKED and KEPT are indexes: the command sends its
+# request just before the call ASKED, and the call KEPT puts the new secret into the file.
 STEPS = [
     *("a copy is on the disk", "the copy takes the file's place", "its folder is on the disk"),
     *("the new text is on the disk", "the new text takes the file's place"),
@@ -276,10 +287,10 @@ STEPS = [
 ASKED, KEPT = 3, 4
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", range(len(STEPS)))
-async def test_killed_while_it_writes_it_leaves_a_usable_file_and_can_be_run_again(
+async def test_a_rotation_killed_while_it_writes_leaves_a_usable_file_and_can_be_repeated(
     tmp_path: Path, step: int, when: str
 ) -> None:
     async with bench(tmp_path) as it:
@@ -288,16 +299,16 @@ async def test_killed_while_it_writes_it_leaves_a_usable_file_and_can_be_run_aga
         is_kept = step > KEPT or (step == KEPT and when == "after")
         assert len(it.service.issued) == (step >= ASKED)
         assert it.secrets == ((*it.service.issued, it.old) if is_kept else (it.old,))
-        FileSecrets(it.file)  # which a receiver reads
+        FileSecrets(it.file)  # a receiver reads this file
         status, text = await it.rotate()
         assert status == 0, text
-        # Another secret is asked for only if the first one did not get into the file.
+        # The command asks for another secret only if the first secret did not get into the file.
         assert len(it.service.issued) == (1 if is_kept or step < ASKED else 2)
         assert it.secrets == (it.service.issued[-1], it.old)
         assert os.listdir(tmp_path) == ["secrets"]
 
 
-async def test_the_steps_of_a_rotation_are_those_that_it_is_killed_at(tmp_path: Path) -> None:
+async def test_the_kill_tests_cover_every_step_of_a_rotation(tmp_path: Path) -> None:
     async with bench(tmp_path) as it:
         beyond = _KILLED.format(number=len(STEPS) + 1, when="before")
         assert (await it.rotate(killed_at=beyond))[0] == 0
@@ -305,11 +316,11 @@ async def test_the_steps_of_a_rotation_are_those_that_it_is_killed_at(tmp_path: 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["/rotate-secret", "readyz"])
-async def test_killed_while_it_waits_for_an_answer_it_can_be_run_again(
+async def test_a_rotation_killed_while_it_waits_for_an_answer_can_be_repeated(
     tmp_path: Path, target: str
 ) -> None:
     async with bench(tmp_path) as it:
-        # What is asked is done, and the command does not live to hear of it.
+        # The service carries out the request, but the command is killed before it gets the answer.
         code = _KILLED.format(number=99, when="before").replace(
             "main()",
             "import httpx2\n"
@@ -327,12 +338,12 @@ async def test_killed_while_it_waits_for_an_answer_it_can_be_run_again(
         assert it.old in it.secrets
         status, text = await it.rotate()
         assert status == 0, text
-        # Only the answer that nobody read is lost, and another secret was asked for.
+        # If the answer with the new secret was lost, the command has asked for another secret.
         assert len(it.service.issued) == 1 + (target == "/rotate-secret")
         assert it.secrets == (it.service.issued[-1], it.old)
 
 
-async def test_an_answer_that_breaks_off_says_to_run_it_again(tmp_path: Path) -> None:
+async def test_after_a_broken_answer_the_error_says_to_repeat_the_command(tmp_path: Path) -> None:
     async with bench(tmp_path) as it:
         respond = it.service.respond
         it.service.api.respond = lambda asked: (respond(asked), BREAK)[1]
@@ -344,7 +355,7 @@ async def test_an_answer_that_breaks_off_says_to_run_it_again(tmp_path: Path) ->
         assert os.listdir(tmp_path) == ["secrets"]
 
 
-async def test_an_answer_that_is_not_of_the_interface_loses_no_secret(tmp_path: Path) -> None:
+async def test_an_undocumented_answer_loses_no_secret(tmp_path: Path) -> None:
     async with bench(tmp_path) as it:
         respond = it.service.respond
 
@@ -362,9 +373,11 @@ async def test_an_answer_that_is_not_of_the_interface_loses_no_secret(tmp_path: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_a_signal_ends_it_when_the_secret_is_on_the_disk(tmp_path: Path, number: int) -> None:
+async def test_a_signal_ends_a_rotation_only_after_the_secret_is_on_the_disk(
+    tmp_path: Path, number: int
+) -> None:
     async with bench(tmp_path) as it:
-        # It comes when the service has given the secret and before the command has the answer.
+        # The signal comes when the service has made the secret, but the command has no answer yet.
         code = (
             "import os, signal, sys, httpx2\n"
             "from hookonce.cli import main\n"
@@ -413,7 +426,9 @@ async def test_without_the_health_token_no_secret_is_asked_for(tmp_path: Path) -
         assert it.service.issued == []
 
 
-async def test_what_is_not_utf_8_is_found_before_a_secret_is_asked_for(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_utf_8_is_found_before_a_secret_is_asked_for(
+    tmp_path: Path,
+) -> None:
     async with bench(tmp_path) as it:
         it.file.write_bytes(b"# cl\xe9s\n" + it.file.read_bytes())
         status, text = await it.rotate()
@@ -445,7 +460,7 @@ async def test_a_file_that_cannot_be_replaced_is_found_before_a_secret_is_asked_
         assert (it.service.issued, os.listdir(tmp_path)) == ([], ["secrets"])
 
 
-async def test_a_folder_in_which_nothing_can_be_written_is_found_before(tmp_path: Path) -> None:
+async def test_a_read_only_folder_is_found_before_a_secret_is_asked_for(tmp_path: Path) -> None:
     async with bench(tmp_path) as it:
         read_only = f"mount --bind {tmp_path} {tmp_path} && mount -o remount,bind,ro {tmp_path}"
         status, output = await it.rotate(mounted=read_only)
@@ -454,7 +469,7 @@ async def test_a_folder_in_which_nothing_can_be_written_is_found_before(tmp_path
         assert it.service.issued == []
 
 
-async def test_a_secret_that_cannot_be_written_is_lost_with_a_word_and_the_old_one_stays(
+async def test_a_secret_that_cannot_be_written_is_reported_as_lost_and_the_old_one_stays(
     tmp_path: Path,
 ) -> None:
     async with bench(tmp_path) as it:
@@ -478,7 +493,7 @@ async def test_a_file_in_the_middle_of_another_rotation_is_left_alone(tmp_path: 
         assert it.service.issued == []
 
 
-async def test_a_file_of_several_secrets_is_not_rotated_since_the_old_one_is_not_known(
+async def test_a_file_of_several_secrets_is_refused_because_any_may_be_the_old_secret(
     tmp_path: Path,
 ) -> None:
     async with bench(tmp_path) as it:
@@ -491,7 +506,7 @@ async def test_a_file_of_several_secrets_is_not_rotated_since_the_old_one_is_not
 
 
 @pytest.mark.parametrize("place", ["above", "below"])
-async def test_finish_removes_nothing_from_a_file_that_got_another_secret_meanwhile(
+async def test_finish_removes_nothing_if_the_file_has_got_another_secret(
     tmp_path: Path, place: str
 ) -> None:
     async with bench(tmp_path) as it:
@@ -501,13 +516,13 @@ async def test_finish_removes_nothing_from_a_file_that_got_another_secret_meanwh
         it.file.write_text(other + text if place == "above" else text + other)
         before = it.file.read_text()
         status, text = await it.rotate("--finish")
-        # What stands above the rotation's comment hides it.
+        # The command does not find the rotation's comment if other text is above the comment.
         assert status == (0 if place == "above" else 2)
         assert ("no rotation to finish" if place == "above" else "holds 3 secrets") in text
         assert it.file.read_text() == before
 
 
-async def test_a_mode_that_lets_the_group_read_stays(tmp_path: Path) -> None:
+async def test_a_rotation_keeps_a_mode_that_lets_the_group_read(tmp_path: Path) -> None:
     async with bench(tmp_path) as it:
         it.file.chmod(0o640)
         assert (await it.rotate())[0] == 0
@@ -523,7 +538,7 @@ async def test_two_rotations_of_one_file_do_not_run_at_once(tmp_path: Path) -> N
         assert it.service.issued == []
 
 
-async def test_deliveries_are_verified_before_during_and_after(tmp_path: Path) -> None:
+async def test_deliveries_are_verified_before_during_and_after_a_rotation(tmp_path: Path) -> None:
     async with bench(tmp_path) as it:
         receiver = Receiver(secrets=FileSecrets(it.file), store="memory://")
 

@@ -1,4 +1,4 @@
-"""Commands that root runs in the folder of another user do nothing to root's other files."""
+"""A command that root runs in another user's folder does not change root's other files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder of the service's user, in one that root alone can write."""
+    """Return a folder of the service's user, inside a folder that only root can write to."""
     made = tmp_path / "service"
     made.mkdir()
     os.chown(made, SERVICE, SERVICE)
@@ -114,7 +114,7 @@ def test_the_service_owns_its_file_after_root_has_changed_it(site: Site, folder:
     assert secret in (folder / "secrets").read_text()
 
 
-# What the command runs under, as the service's user: it says who a file belongs to at each step.
+# A wrapper that runs the command as the service's user, and prints the file's owner at each step.
 _WATCHED = """
 import os, sys
 from hookonce.cli.secrets_file import SecretsFile
@@ -139,7 +139,7 @@ print(owners)
 """
 
 
-def test_the_owner_changes_by_descriptor_just_before_the_file_takes_its_place(
+def test_the_new_file_gets_its_owner_by_descriptor_before_it_replaces_the_old_file(
     folder: Path,
 ) -> None:
     as_service(folder, "touch", "secrets")
@@ -161,7 +161,7 @@ with file.locked():
 
 
 def status_of(file: Path) -> tuple[int, ...]:
-    """Return what changes if a file is written or replaced, but not if it is read."""
+    """Return values that change if a file is written or replaced, but not if it is read."""
     status = file.stat()
     owner = status.st_mode, status.st_uid, status.st_gid
     return (*owner, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

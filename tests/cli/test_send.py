@@ -1,4 +1,4 @@
-"""`hookonce send` posts what a genuine sender posts, and shows the answer."""
+"""`hookonce send` posts the same request as a genuine sender, and shows the answer."""
 
 import json
 import os
@@ -18,12 +18,14 @@ from hookonce.events import EVENT_CLASSES, UnknownEvent
 from .recorder import Received, Recorder, closed_port_url, recording
 from .running import COMMAND, OLD_SECRET, SECRET, Result, invoke, running
 
+pytestmark = pytest.mark.sample(40, of="file")
+
 NOW = 1_780_000_000
 
 
 @pytest.fixture
 def server() -> Iterator[Recorder]:
-    """Serve an endpoint that keeps every request."""
+    """Run an endpoint that records every request."""
     with recording() as recorder:
         yield recorder
 
@@ -40,7 +42,7 @@ def send(server: Recorder, *arguments: str, stdin: bytes = b"") -> Result:
 
 
 def sent(server: Recorder, *arguments: str, stdin: bytes = b"") -> Received:
-    """Send, and return the one request that arrived."""
+    """Send, and return the only request that arrived."""
     result = send(server, *arguments, stdin=stdin)
     assert (result.status, result.errors) == (0, ""), result
     (received,) = server.requests
@@ -48,7 +50,7 @@ def sent(server: Recorder, *arguments: str, stdin: bytes = b"") -> Received:
 
 
 def refusal_of(received: Received, *, now: float | None = None) -> Refusal | None:
-    """Return why a request is refused, or None if it is genuine."""
+    """Return why a request is refused; None if it is genuine."""
     try:
         verify(received.body, received.headers, SECRET, now=now)
     except VerificationError as error:
@@ -71,7 +73,7 @@ def test_a_sample_of_each_type_is_genuine_and_reads_as_its_class(
     assert received.headers[b"content-type"] == b"application/json"
 
 
-def test_a_type_of_ones_own_is_sent_with_an_empty_object(server: Recorder) -> None:
+def test_an_undocumented_type_is_sent_with_empty_data(server: Recorder) -> None:
     received = sent(server, "ad.published", "--unchecked")
     event = unwrap(received.body, received.headers, SECRET)
     assert isinstance(event, UnknownEvent)
@@ -174,14 +176,14 @@ def test_a_field_or_type_that_is_misspelt_is_not_sent(
     assert server.requests == []
 
 
-def test_what_a_message_carries_is_not_documented_so_any_field_may_be_set(
+def test_any_field_may_be_set_in_data_without_documented_fields(
     server: Recorder,
 ) -> None:
     received = sent(server, "message.received", "--set", "data.conversationId=c_1")
     assert json.loads(received.body)["data"]["conversationId"] == "c_1"
 
 
-def test_an_id_that_is_set_is_the_one_that_is_signed(server: Recorder) -> None:
+def test_a_given_id_is_signed(server: Recorder) -> None:
     received = sent(server, "comment.received", "--set", "id=evt_mine")
     assert received.headers[b"webhook-id"] == b"evt_mine"
     assert unwrap(received.body, received.headers, SECRET).id == "evt_mine"
@@ -215,7 +217,9 @@ def test_a_change_that_cannot_be_made_is_refused(
         ["comment\nreceived", "--unchecked"],
     ],
 )
-def test_what_cannot_be_sent_is_said_in_one_line(arguments: list[str], server: Recorder) -> None:
+def test_an_event_that_cannot_be_sent_is_refused_in_one_line(
+    arguments: list[str], server: Recorder
+) -> None:
     send(server, *arguments).says(f"cannot deliver to {server.url}: ", status=1)
     assert server.requests == []
 
@@ -224,7 +228,7 @@ def test_what_cannot_be_sent_is_said_in_one_line(arguments: list[str], server: R
     "body", [b"", b'{"id":"evt_1","type":"a.b"}\r\n', b"\xef\xbb\xbf{}", b"\x00\xff\xfe" * 1000]
 )
 @pytest.mark.parametrize("source", ["file", "standard input"])
-def test_a_body_of_ones_own_goes_out_byte_for_byte(
+def test_a_body_from_a_file_is_sent_byte_for_byte(
     body: bytes, source: str, server: Recorder, tmp_path: Path
 ) -> None:
     (tmp_path / "body").write_bytes(body)
@@ -234,8 +238,8 @@ def test_a_body_of_ones_own_goes_out_byte_for_byte(
     verify(received.body, received.headers, SECRET)
 
 
-def test_a_saved_body_is_sent_under_the_id_it_has(server: Recorder, tmp_path: Path) -> None:
-    """Under another id a receiver could not read it."""
+def test_a_saved_body_is_sent_under_its_own_id(server: Recorder, tmp_path: Path) -> None:
+    """A receiver could not read the body under another id."""
     saved = sent(server, "comment.received").body
     (tmp_path / "saved.json").write_bytes(saved)
     send(server, "comment.received", "--body", str(tmp_path / "saved.json"))
@@ -244,14 +248,14 @@ def test_a_saved_body_is_sent_under_the_id_it_has(server: Recorder, tmp_path: Pa
     assert unwrap(again.body, again.headers, SECRET).id == json.loads(saved)["id"]
 
 
-def test_the_id_that_is_asked_for_has_precedence(server: Recorder, tmp_path: Path) -> None:
+def test_the_id_option_has_precedence_over_the_bodys_id(server: Recorder, tmp_path: Path) -> None:
     (tmp_path / "body").write_bytes(b'{"id":"evt_inside"}')
     received = sent(server, "a.b", "--id", "evt_1", "--body", str(tmp_path / "body"))
     assert received.headers[b"webhook-id"] == b"evt_1"
     assert received.body == b'{"id":"evt_inside"}'
 
 
-def test_copies_of_a_body_without_id_are_copies_all_the_same(server: Recorder) -> None:
+def test_copies_of_a_body_without_an_id_share_one_webhook_id(server: Recorder) -> None:
     send(server, "a.b", "--body", "-", "--times", "3", stdin=b"no JSON")
     ids = {request.headers[b"webhook-id"] for request in server.requests}
     assert (len(server.requests), len(ids)) == (3, 1)
@@ -270,7 +274,7 @@ def test_each_event_has_an_id_of_its_own(server: Recorder) -> None:
     assert first != second
 
 
-def test_the_attempt_is_named(server: Recorder) -> None:
+def test_the_attempt_option_sets_the_attempt_header(server: Recorder) -> None:
     received = sent(server, "comment.received", "--attempt", "9")
     assert received.headers[b"example-delivery-attempt"] == b"9"
 
@@ -293,7 +297,7 @@ def test_times_delivers_the_same_event_again(server: Recorder) -> None:
         ("-301", Refusal.TIMESTAMP_TOO_NEW),
     ],
 )
-def test_skew_signs_as_of_another_time(
+def test_the_skew_option_signs_as_of_another_time(
     skew: str, refusal: Refusal | None, server: Recorder
 ) -> None:
     received = sent(server, "comment.received", "--skew", skew)
@@ -302,12 +306,14 @@ def test_skew_signs_as_of_another_time(
 
 
 @pytest.mark.parametrize("arguments", [["comment.received"], ["a.b", "--body", "-"]])
-def test_tampered_it_differs_after_it_was_signed(arguments: list[str], server: Recorder) -> None:
+def test_the_tampered_option_changes_the_body_after_signing(
+    arguments: list[str], server: Recorder
+) -> None:
     received = sent(server, *arguments, "--tamper")
     assert refusal_of(received) is Refusal.NO_MATCHING_SIGNATURE
 
 
-def test_it_signs_with_the_newest_secret_of_the_environment(server: Recorder) -> None:
+def test_the_newest_secret_of_the_environment_signs(server: Recorder) -> None:
     invoke("send", "webhook.test", "--url", server.url, secrets=[SECRET, OLD_SECRET])
     (received,) = server.requests
     verify(received.body, received.headers, SECRET)
@@ -338,7 +344,7 @@ def test_a_secrets_file_that_cannot_be_used_is_named_and_not_shown(
     assert server.requests == []
 
 
-def test_without_secrets_it_says_where_they_come_from(server: Recorder) -> None:
+def test_without_secrets_the_error_says_how_to_configure_them(server: Recorder) -> None:
     invoke("send", "webhook.test", "--url", server.url).says("HOOKONCE_SECRETS")
 
 
@@ -355,7 +361,7 @@ def test_without_secrets_it_says_where_they_come_from(server: Recorder) -> None:
         ([500, 200, 200], 1),
     ],
 )
-def test_it_succeeds_only_if_every_answer_is_a_2xx(
+def test_the_command_succeeds_only_if_every_answer_is_a_2xx(
     statuses: list[int], status: int, server: Recorder
 ) -> None:
     server.statuses, server.answer = list(statuses), b""
@@ -364,7 +370,7 @@ def test_it_succeeds_only_if_every_answer_is_a_2xx(
     assert [int(line.split()[2]) for line in result.output.splitlines()] == statuses
 
 
-def test_a_url_where_nobody_listens_is_said_in_one_line() -> None:
+def test_a_url_without_a_server_is_reported_in_one_line() -> None:
     url = closed_port_url()
     result = invoke("send", "webhook.test", "--url", url, "--wait", "0", secrets=[SECRET])
     result.says(f"cannot deliver to {url}: ", "refused", status=1)
@@ -379,7 +385,7 @@ def test_a_server_that_still_starts_is_waited_for(tmp_path: Path) -> None:
     assert len(server.requests) == 1
 
 
-def test_it_waits_no_longer_than_its_option_says(server: Recorder) -> None:
+def test_the_command_waits_only_as_long_as_its_option_allows(server: Recorder) -> None:
     url = closed_port_url()
     started = time.monotonic()
     result = invoke("send", "webhook.test", "--url", url, "--wait", "0.3", secrets=[SECRET])
@@ -392,13 +398,13 @@ def test_it_waits_no_longer_than_its_option_says(server: Recorder) -> None:
 @pytest.mark.parametrize(
     "url", ["", "127.0.0.1/hooks", "ftp://127.0.0.1/", "http://127.0.0.1:port/"]
 )
-def test_a_url_that_is_none_is_said_in_one_line(url: str) -> None:
+def test_an_invalid_url_is_refused_in_one_line(url: str) -> None:
     invoke("send", "webhook.test", "--url", url, secrets=[SECRET]).says(
         f"cannot deliver to {url}: "
     )
 
 
-def test_an_answer_cannot_act_on_the_terminal(server: Recorder) -> None:
+def test_control_characters_in_an_answer_are_escaped_on_the_terminal(server: Recorder) -> None:
     server.answer = "\x1b]0;owned\x07\x9b2Jtext\rmore\u202e".encode()
     shown = send(server, "webhook.test").output
     assert r"\x1b]0;owned\x07\x9b2Jtext\rmore\u202e" in shown
@@ -409,14 +415,14 @@ def test_an_answer_cannot_act_on_the_terminal(server: Recorder) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_on_this_machine_it_asks_no_proxy(host: str, server: Recorder) -> None:
+def test_a_delivery_to_this_machine_uses_no_proxy(host: str, server: Recorder) -> None:
     url = server.url.replace("127.0.0.1", host)
     proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy", "ALL_PROXY"), closed_port_url())
     result = invoke("send", "webhook.test", "--url", url, secrets=[SECRET], environment=proxies)
     assert result.status == 0, result
 
 
-def test_elsewhere_it_asks_the_proxy_of_the_environment(server: Recorder) -> None:
+def test_a_delivery_to_another_machine_uses_the_proxy_of_the_environment(server: Recorder) -> None:
     proxies = {"http_proxy": server.url}
     result = invoke(
         "send",

@@ -1,4 +1,4 @@
-"""`hookonce serve` among connections that only take room: deliveries are answered all the same."""
+"""`hookonce serve` still answers deliveries while many idle connections are open."""
 
 import socket
 import time
@@ -15,7 +15,7 @@ from hookonce.testing import event_body, signed_request
 
 from .running import PATIENCE_SECONDS, SECRET, Process, eventually, running
 
-pytestmark = pytest.mark.sample(3, of="file")
+pytestmark = pytest.mark.sample(1, of="file")
 
 APP = '''
 """A receiver that waits where a file tells it to."""
@@ -39,7 +39,7 @@ MOST = 20
 
 @contextmanager
 def serving(here: Path, *options: str) -> Iterator[tuple[Process, str, tuple[str, int]]]:
-    """Run the command in a folder; give its process, its URL and where it listens."""
+    """Run the command in a folder; yield its process, its URL and its address."""
     (here / "hooks.py").write_text(APP)
     arguments = ["serve", "hooks:receiver", "--port", "0", "--max-connections", str(MOST), *options]
     with running(*arguments, here=here, secrets=[SECRET]) as process:
@@ -69,7 +69,7 @@ def deliver(url: str, event_id: str, *, body: bytes = b"") -> httpx2.Response:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Return whether the server has closed a connection, and has said nothing before."""
+    """Return whether the server has closed a connection without an answer."""
     connection.setblocking(False)
     try:
         return connection.recv(1) == b""
@@ -80,7 +80,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def said(connection: socket.socket) -> bytes:
-    """Return what the server says before it closes a connection."""
+    """Return the bytes that the server sends until it closes the connection."""
     connection.settimeout(PATIENCE_SECONDS)
     parts = []
     try:
@@ -108,7 +108,7 @@ def test_a_delivery_is_answered_among_twice_as_many_idle_connections(tmp_path: P
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /webhooks HTTP/1.1\r\nhost: here\r\nx-slow: "])
-def test_a_head_that_does_not_come_is_waited_for_no_longer_than_that(
+def test_a_connection_without_a_whole_request_head_is_closed_after_the_idle_limit(
     sent: bytes, tmp_path: Path
 ) -> None:
     with serving(tmp_path, "--idle-timeout", "500ms") as (_, _, address):
@@ -122,7 +122,7 @@ def test_a_head_that_does_not_come_is_waited_for_no_longer_than_that(
                 except ConnectionError:
                     break
                 assert time.monotonic() - began < PATIENCE_SECONDS
-                time.sleep(0.02)  # a drip, not a flood
+                time.sleep(0.02)  # send slowly, byte by byte
             assert time.monotonic() - began >= 0.5
 
 
@@ -150,7 +150,7 @@ def test_a_head_without_an_end_is_refused(tmp_path: Path) -> None:
         assert "Traceback" not in process.errors
 
 
-def test_a_new_connection_is_refused_where_all_others_are_being_answered(tmp_path: Path) -> None:
+def test_a_new_connection_is_refused_if_all_others_are_busy(tmp_path: Path) -> None:
     (tmp_path / "hold").touch()
     with serving(tmp_path) as (_, url, _), ThreadPoolExecutor(MOST) as senders:
         waiting = [senders.submit(deliver, url, f"evt_{number}") for number in range(MOST)]
@@ -165,7 +165,7 @@ def test_a_new_connection_is_refused_where_all_others_are_being_answered(tmp_pat
         assert deliver(url, "evt_more").status_code == 200
 
 
-def test_bodies_that_do_not_end_give_way_to_a_delivery(tmp_path: Path) -> None:
+def test_connections_with_endless_bodies_are_closed_for_a_new_delivery(tmp_path: Path) -> None:
     head = b"POST /webhooks HTTP/1.1\r\nhost: here\r\ncontent-length: 1000000\r\n\r\n"
     with serving(tmp_path) as (_, url, address), connections(address, MOST) as half:
         for connection in half:
@@ -177,7 +177,7 @@ def test_bodies_that_do_not_end_give_way_to_a_delivery(tmp_path: Path) -> None:
         assert b'"overloaded"' in answer
 
 
-def test_a_request_for_a_websocket_is_answered_as_what_it_is(tmp_path: Path) -> None:
+def test_a_websocket_request_is_answered_as_a_plain_request(tmp_path: Path) -> None:
     key = b64encode(b"0123456789abcdef").decode()
     upgrade = f"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: {key}\r\n"
     upgrade += "sec-websocket-version: 13\r\n\r\n"

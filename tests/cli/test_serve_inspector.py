@@ -1,4 +1,4 @@
-"""`hookonce serve --inspector`: where it is, who gets in, and how the command ends with it."""
+"""`hookonce serve --inspector`: its address, its access rules, and its end with the command."""
 
 import asyncio
 import signal
@@ -21,7 +21,7 @@ from hookonce.testing import event_body, signed_request
 
 from .running import PATIENCE_SECONDS, SECRET, Process, run, running
 
-pytestmark = pytest.mark.sample(3, of="file")
+pytestmark = pytest.mark.sample(1, of="file")
 
 APP = """
 from hookonce import EnvironmentSecrets, Receiver
@@ -41,7 +41,7 @@ TOKEN = "a token for the inspector of these tests"
 def serving(
     here: Path, *options: str, token: str = "", name: str = "hooks:receiver"
 ) -> Iterator[tuple[Process, httpx2.Client]]:
-    """Run the command in a folder, and give a client of it, which has the printed token."""
+    """Run the command in a folder; yield an HTTP client that has the printed token."""
     (here / "hooks.py").write_text(APP)
     arguments = ["serve", name, "--port", "0", *options]
     environment = {"HOOKONCE_INSPECTOR_TOKEN": token} if token else {}
@@ -60,17 +60,17 @@ def printed_url(process: Process) -> str:
 
 
 def stream_of(page: str) -> str:
-    """Return the URL of the live updates of a page."""
+    """Return the URL of a page's live updates."""
     cursor = page.partition('data-cursor="')[2].partition('"')[0]
     return f"/inspector/stream?cursor={cursor}"
 
 
-def test_it_is_off_by_default(tmp_path: Path) -> None:
+def test_the_inspector_is_off_by_default(tmp_path: Path) -> None:
     with serving(tmp_path) as (_, client):
         assert client.get("/inspector/").status_code == 404
 
 
-def test_it_shows_what_arrives_beside_it(tmp_path: Path) -> None:
+def test_the_inspector_shows_deliveries_that_the_server_receives(tmp_path: Path) -> None:
     with serving(tmp_path, "--inspector") as (_, client):
         request = signed_request(event_body("comment.received", event_id="evt_seen"), SECRET)
         answer = client.post("/webhooks", content=request.body, headers=dict(request.headers))
@@ -107,8 +107,10 @@ for receiver in receivers.values():
             assert f"evt_of_{other}" not in page
 
 
-def test_without_a_token_one_is_made_printed_once_and_asked_for(tmp_path: Path) -> None:
-    """A stranger behind a plain proxy on this machine looks like a visitor of this machine."""
+def test_without_a_token_serve_generates_a_token_prints_it_once_and_requires_it(
+    tmp_path: Path,
+) -> None:
+    """Behind a proxy that adds no headers, any request seems to come from this machine."""
     request = signed_request(event_body("comment.received", event_id="evt_1"), SECRET)
     with serving(tmp_path, "--inspector", "--log-level", "debug") as (process, client):
         url = printed_url(process)
@@ -146,7 +148,7 @@ def test_the_printed_url_opens_the_inspector_at_any_address(tmp_path: Path, host
             assert client.get(url, follow_redirects=True).status_code == 200
 
 
-def test_a_token_in_the_environment_is_asked_for(tmp_path: Path) -> None:
+def test_a_token_in_the_environment_is_required(tmp_path: Path) -> None:
     with serving(tmp_path, "--inspector", token=TOKEN) as (process, client):
         assert client.get("/inspector/").status_code == 401
         headers = {"authorization": f"Bearer {TOKEN}"}
@@ -157,7 +159,7 @@ def test_a_token_in_the_environment_is_asked_for(tmp_path: Path) -> None:
         assert TOKEN not in process.output + process.errors
 
 
-def test_other_names_get_in_where_they_are_named(tmp_path: Path) -> None:
+def test_other_host_names_are_accepted_if_an_option_names_them(tmp_path: Path) -> None:
     elsewhere = {"host": "hooks.internal"}
     with serving(tmp_path, "--inspector", "--inspector-host", "hooks.internal") as (_, client):
         assert client.get("/inspector/", headers=elsewhere).status_code == 200
@@ -187,7 +189,7 @@ def test_options_that_contradict_each_other_are_refused(
         (["--inspector-host", "http://a.example"], "", "a host is a name"),
     ],
 )
-def test_what_the_inspector_cannot_use_is_said_in_one_line(
+def test_settings_that_the_inspector_cannot_use_are_refused_in_one_line(
     options: list[str], token: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "hooks.py").write_text(APP)
@@ -200,7 +202,7 @@ def test_what_the_inspector_cannot_use_is_said_in_one_line(
     result.says(message)
 
 
-def test_without_jinja2_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_jinja2_the_error_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "hooks.py").write_text(APP)
     absent = "import sys; sys.modules['jinja2'] = None; from hookonce.cli import main; main()"
     result = run(
@@ -212,7 +214,7 @@ def test_without_jinja2_it_says_what_to_install(tmp_path: Path) -> None:
     result.says("pip install 'hookonce[inspector]'")
 
 
-def test_a_signal_ends_it_though_a_page_is_live(tmp_path: Path) -> None:
+def test_a_signal_ends_the_server_while_a_live_page_is_open(tmp_path: Path) -> None:
     with (
         serving(tmp_path, "--inspector") as (process, client),
         client.stream("GET", stream_of(client.get("/inspector/").text)) as stream,
@@ -226,11 +228,12 @@ def test_a_signal_ends_it_though_a_page_is_live(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_live_pages_are_ended_before_the_server_waits_for_them() -> None:
-    """Streams last for an hour here, so that nothing else can be the reason for the end."""
+    """In this test streams last for an hour, so only the shutdown can have ended them."""
     receiver = Receiver(secrets=[SECRET], store="memory://")
     inspector = Inspector(receiver, token=TOKEN, bounds=Bounds(stream_seconds=3600))
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(service_app(receiver, "/webhooks", inspector), log_config=None)
+    app = service_app(receiver, "/webhooks", inspector)
+    config = uvicorn.Config(app, ws="none", log_config=None)
     connections = Connections(100, idle_seconds=3600, refuse=receiver)
     server = _Server(config, connections, before_end=inspector.end, after_start=lambda _: None)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""`hookonce serve` behind a proxy: whose word on the client's address is taken."""
+"""`hookonce serve` behind a proxy: which proxies may name the client's address."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ TOKEN = "a token for the inspector of these tests"
 def test_only_a_proxy_that_is_named_says_who_the_client_is(
     options: tuple[str, ...], expected: str, tmp_path: Path
 ) -> None:
-    """The inspector's log names who has guessed, and counts the guesses of each by it."""
+    """The inspector logs this address after a wrong password, and limits logins by it."""
     (tmp_path / "hooks.py").write_text(APP)
     command = ["serve", "hooks:receiver", "--port", "0", "--inspector", *options]
     environment = {"HOOKONCE_INSPECTOR_TOKEN": TOKEN}
@@ -39,8 +39,10 @@ def test_only_a_proxy_that_is_named_says_who_the_client_is(
         eventually(lambda: line in server.errors + server.output, what=line)
 
 
-def test_of_several_proxies_the_last_that_is_not_named_is_the_client(tmp_path: Path) -> None:
-    """What a client has written itself stands before it, and is not believed."""
+def test_behind_several_proxies_the_client_is_the_last_address_that_is_no_trusted_proxy(
+    tmp_path: Path,
+) -> None:
+    """A client can forge the earlier addresses, so the server ignores them."""
     (tmp_path / "hooks.py").write_text(APP)
     command = ["serve", "hooks:receiver", "--port", "0", "--inspector"]
     environment = {
@@ -59,6 +61,6 @@ def test_of_several_proxies_the_last_that_is_not_named_is_the_client(tmp_path: P
 
 
 @pytest.mark.parametrize("names", ["proxy.internal", "10.0.0.0/33", "127.0.0.1;::1", ""])
-def test_what_is_no_address_is_refused(names: str) -> None:
+def test_an_invalid_address_is_refused(names: str) -> None:
     result = invoke("serve", "hooks:receiver", "--forwarded-allow-ips", names)
     result.says("write * to trust every client", status=2)

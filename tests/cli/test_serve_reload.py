@@ -1,4 +1,4 @@
-"""`hookonce serve --reload`: a change starts it anew, and no event is lost on the way."""
+"""`hookonce serve --reload` restarts after a change, and loses no event."""
 
 import signal
 import threading
@@ -32,7 +32,7 @@ async def handle(event: CommentReceived) -> None:
 
 
 class Reloading:
-    """A server that is started anew, and its module."""
+    """A server that restarts after each change of its module."""
 
     def __init__(self, here: Path) -> None:
         self.here = here
@@ -47,7 +47,7 @@ class Reloading:
         return ["serve", "hooks:receiver", "--reload", "--port", str(httpx2.URL(self.url).port)]
 
     def deliver(self, event_id: str) -> str:
-        """Deliver an event, and return the answer's reason, or why there is none."""
+        """Deliver an event; return the answer's reason, or why there is no answer."""
         request = signed_request(event_body("comment.received", event_id=event_id), SECRET)
         url, headers = f"{self.url}/webhooks", dict(request.headers)
         try:
@@ -73,7 +73,7 @@ def begun(process: Process) -> int:
 
 
 @pytest.mark.full("several starts of a server")
-def test_a_change_restarts_it_after_running_handlers_have_finished(tmp_path: Path) -> None:
+def test_a_change_restarts_the_server_after_running_handlers_have_finished(tmp_path: Path) -> None:
     it = Reloading(tmp_path)
     with running(*it.command, here=tmp_path, secrets=[SECRET]) as process:
         eventually(lambda: begun(process) == 1, what="it serves")
@@ -120,6 +120,6 @@ def test_the_inspectors_token_stays_the_same_after_a_change(tmp_path: Path) -> N
         process.ended()
 
 
-def test_with_workers_it_is_refused() -> None:
+def test_reload_is_refused_with_several_processes() -> None:
     result = invoke("serve", "hooks:receiver", "--reload", "--processes", "2")
     result.says("--reload restarts one process; leave out --processes", status=2)

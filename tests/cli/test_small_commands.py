@@ -1,4 +1,4 @@
-"""The small commands, the help, and what happens where the extra is not installed."""
+"""Small commands, the help, and commands without the extra installed."""
 
 import os
 import subprocess
@@ -17,7 +17,43 @@ from hookonce import sign, verify
 from hookonce.cli.commands import cli
 
 from .recorder import Recorder, closed_port_url, recording
-from .running import COMMAND, Result, invoke, run
+from .running import COMMAND, SECRET, Result, invoke, run
+
+pytestmark = pytest.mark.sample(15, of="file")
+
+
+def test_secret_writes_a_private_key_for_its_owner_alone_and_prints_the_public_key(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "private-key"
+    public = invoke("secret", "--private-key", str(file)).output.strip()
+    private = file.read_text().strip()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert verify(b"{}", sign(private, "evt_1", b"{}"), public).id == "evt_1"
+    again = invoke("secret", "--private-key", str(file))
+    assert again.output.strip() == public
+    assert private[5:] not in again.output + again.errors
+    assert file.read_text().strip() == private
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must hold one private key"),
+        ("whsk_AAAA", "has 3 bytes"),
+        (f"whpk_{'A' * 43}=", "only verifies"),
+        (SECRET, "is a whsec_ secret, and not a private key"),
+    ],
+)
+def test_secret_leaves_a_file_without_a_private_key_as_it_is(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    file = tmp_path / "private-key"
+    file.write_text(text)
+    result = invoke("secret", "--private-key", str(file))
+    assert result.status == 2
+    result.says(message, str(file))
+    assert file.read_text() == text
 
 
 def test_secret_prints_a_new_secret_of_32_bytes_each_time() -> None:
@@ -38,7 +74,9 @@ def test_python_runs_the_package_as_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
-def test_what_an_output_cannot_hold_is_escaped(encoding: str, tmp_path: Path) -> None:
+def test_characters_that_the_encoding_of_the_output_lacks_are_escaped(
+    encoding: str, tmp_path: Path
+) -> None:
     shown = run("secret", "--help", here=tmp_path, environment={"PYTHONIOENCODING": encoding})
     assert shown.status == 0, shown
     assert "whsec_\N{HORIZONTAL ELLIPSIS}" in shown.output.replace(r"\u2026", "\u2026")
@@ -66,7 +104,7 @@ def test_health_asks_no_proxy(server: Recorder) -> None:
 
 @pytest.mark.parametrize("port", ["8123", "", None])
 def test_health_asks_where_serve_listens(port: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty PORT is none for `serve`, which click says, and so for `health`."""
+    """click treats an empty PORT as unset in `serve`, so `health` must do the same."""
     asked: list[str] = []
 
     def get(url: str, **_: object) -> httpx2.Response:
@@ -80,19 +118,19 @@ def test_health_asks_where_serve_listens(port: str | None, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("url", ["", "not a URL", "http://127.0.0.1:port/"])
-def test_health_of_no_url_is_said_in_one_line(url: str) -> None:
+def test_health_reports_an_invalid_url_in_one_line(url: str) -> None:
     environment = {"PORT": "port"}
     invoke("health", *([url] if url else []), environment=environment).says(
         "does not answer", status=1
     )
 
 
-def test_health_where_nobody_listens_is_said_in_one_line() -> None:
+def test_health_reports_a_missing_server_in_one_line() -> None:
     url = closed_port_url()
     invoke("health", url).says(f"{url} does not answer: ", "refused", status=1)
 
 
-def test_an_answer_to_health_cannot_act_on_the_terminal(server: Recorder) -> None:
+def test_health_escapes_control_characters_of_the_answer(server: Recorder) -> None:
     server.answer = b"\x1b[2Jwell"
     assert invoke("health", server.url).output == "\\x1b[2Jwell\n"
 
@@ -118,14 +156,14 @@ def test_the_help_names_every_command_and_where_secrets_come_from() -> None:
 
 @pytest.mark.parametrize("command", [*COMMANDS, "dead list", "dead replay"])
 def test_no_command_takes_a_secret_as_an_argument(command: str) -> None:
-    """Where every user of the machine could see it."""
+    """Every user of the machine could see such an argument."""
     shown = invoke(*command.split(), "--help").output
     assert "--secret " not in shown
     assert "whsec_" not in shown.replace("(whsec_…)", "")
 
 
-def test_a_small_command_does_not_wait_for_the_parts_of_others() -> None:
-    """A container asks for its health every few seconds."""
+def test_a_small_command_does_not_import_the_modules_of_others() -> None:
+    """A container checks its health every few seconds, so unused modules must not be imported."""
     loaded = run_python(
         """
         import sys
@@ -141,9 +179,10 @@ def test_a_small_command_does_not_wait_for_the_parts_of_others() -> None:
     assert not {"hookonce.receiver", "pydantic", "uvicorn"} & set(loaded)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("command", ["serve", "worker", "inbox", "dead", "health"])
 def test_a_command_for_production_loads_neither_the_emulator_nor_the_client(command: str) -> None:
-    """They take a third of the time in which a process starts."""
+    """Importing the emulator and the client takes a third of the start of a process."""
     loaded = run_python(
         f"""
         import sys
@@ -171,7 +210,7 @@ main()
 
 @pytest.mark.parametrize("missing", [["rich"], ["click", "httpx2", "rich", "uvicorn"]])
 @pytest.mark.parametrize("arguments", [[], ["demo"], ["--help"]])
-def test_without_the_extra_it_says_what_to_install(
+def test_without_the_extra_the_command_says_what_to_install(
     missing: list[str], arguments: list[str], tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", WITHOUT.format(missing=missing)]

@@ -1,4 +1,4 @@
-"""What keeps `serve` and `worker` from starting is one line and status 2, in each process too."""
+"""If `serve` or `worker` cannot start, each process prints one line and ends with status 2."""
 
 import socket
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 from .running import SECRET, run
 
-pytestmark = pytest.mark.sample(12, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
 APP = """
 import os
@@ -87,7 +87,9 @@ def here(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_a_module_or_its_receiver(target: str, words: str, command: list[str], here: Path) -> None:
+def test_a_missing_module_or_receiver_is_one_line_and_status_2(
+    target: str, words: str, command: list[str], here: Path
+) -> None:
     name, *options = command
     result = run(name, target, *options, here=here, secrets=[SECRET])
     result.says(status=2)
@@ -104,7 +106,9 @@ def test_a_module_or_its_receiver(target: str, words: str, command: list[str], h
         ("nonsense://", "nonsense"),
     ],
 )
-def test_a_store(store: str, words: str, command: list[str], here: Path) -> None:
+def test_a_store_that_cannot_be_opened_is_one_line_and_status_2(
+    store: str, words: str, command: list[str], here: Path
+) -> None:
     name, *options = command
     result = run(
         name, "app:receiver", *options, here=here, secrets=[SECRET], environment={"STORE": store}
@@ -113,7 +117,7 @@ def test_a_store(store: str, words: str, command: list[str], here: Path) -> None
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_missing_secrets(command: list[str], here: Path) -> None:
+def test_missing_secrets_are_one_line_and_status_2(command: list[str], here: Path) -> None:
     name, *options = command
     result = run(name, "app:receiver", *options, here=here)
     result.says("app cannot start: set the environment variable HOOKONCE_SECRETS", status=2)
@@ -126,7 +130,7 @@ def taken_port() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
-def test_a_port_in_use(count: str, taken_port: int, here: Path) -> None:
+def test_a_port_in_use_is_one_line_and_status_2(count: str, taken_port: int, here: Path) -> None:
     result = run(
         *("serve", "app:receiver", "--processes", count, "--port", str(taken_port)),
         here=here,
@@ -155,7 +159,7 @@ failing = Starlette(routes=receiver.routes("/webhooks"), lifespan=lifespan)
 
 
 @pytest.mark.parametrize("count", ["1", "2"])
-def test_a_lifespan(count: str, here: Path) -> None:
+def test_a_failing_lifespan_is_one_line_and_status_2(count: str, here: Path) -> None:
     (here / "lifespans.py").write_text(LIFESPANS)
     arguments = ["serve", "lifespans:failing", "--port", "0", "--processes", count]
     result = run(*arguments, here=here, secrets=[SECRET])
@@ -170,7 +174,9 @@ def test_a_lifespan(count: str, here: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["dead replay --all", "doctor", "inbox stats"])
-def test_other_commands_suggest_the_name(command: str, here: Path) -> None:
+def test_other_commands_suggest_the_right_name_of_a_misspelt_receiver(
+    command: str, here: Path
+) -> None:
     name, *options = command.split()
     arguments = [name, *options[:1], "app:reciever", *options[1:]]
     result = run(*arguments, here=here, secrets=[SECRET])

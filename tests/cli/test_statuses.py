@@ -1,4 +1,4 @@
-"""One table of exit statuses holds for every command."""
+"""All commands follow one table of exit statuses."""
 
 import inspect
 import os
@@ -17,6 +17,8 @@ from hookonce.cli.statuses import CannotBegin, Nothing, Status
 from .dead_letters import APP, COMMENT, bury
 from .recorder import closed_port_url, recording
 from .running import SECRET, invoke, run, running
+
+pytestmark = pytest.mark.sample(30, of="file")
 
 NOWHERE = "http://127.0.0.1:1/"
 
@@ -37,7 +39,9 @@ CANNOT_BEGIN = {
     "emulate": ["emulate", "--to", NOWHERE],  # without a secret
     "endpoints": ["endpoints", "test", "wh_1"],  # without a key
     "guide": ["guide", "no-such-page"],
+    "handlers": ["handlers", "nothing_here:receiver"],
     "health": ["health", "--nothing"],
+    "handled": ["handled", "list", "sqlite:///missing.db"],
     "inbox": ["inbox", "stats", "sqlite:///missing.db"],
     "ledger": ["ledger", "--nothing"],
     "listen": ["listen", "nothing_here:receiver", "--tunnel", "https://name.example"],
@@ -46,6 +50,7 @@ CANNOT_BEGIN = {
     "send": ["send", "webhook.test", "--url", NOWHERE],  # without a secret
     "serve": ["serve", "nothing_here:receiver"],
     "store": ["store", "backup", "sqlite:///missing.db", "copy.db"],
+    "try": ["try", "nothing_here:receiver", "--handler", "greet"],
     "verify": ["verify"],
     "worker": ["worker", "nothing_here:receiver"],
 }
@@ -62,7 +67,7 @@ def test_a_command_that_cannot_begin_exits_with_2(command: str) -> None:
 def leaves(
     group: click.Group = cli, before: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield every command that does something, with the words it is called by."""
+    """Yield every command that is not a group, with the words that call it."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -85,7 +90,7 @@ def test_an_option_that_no_command_has_exits_with_2(words: tuple[str, ...]) -> N
 def test_a_command_that_asks_the_service_needs_a_key_and_an_answer(
     words: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a key it cannot begin; a service that does not answer is what it has found."""
+    """Without a key the command cannot start; a service that does not answer is a finding."""
     monkeypatch.setattr("hookonce.client.connection._backoff", lambda _: 0.0)
     has_file = any(one.name == "secrets_file" for one in LEAVES[words].params)
     more = {
@@ -107,8 +112,8 @@ def test_a_command_that_asks_the_service_needs_a_key_and_an_answer(
     assert invoke(*arguments, environment=key).status == Status.FOUND
 
 
-def test_no_command_ends_beside_the_table() -> None:
-    """An error of click's own would end with 1, whatever it is."""
+def test_no_command_ends_with_a_status_that_the_table_lacks() -> None:
+    """An unhandled error of click would end with status 1."""
     folder = Path(inspect.getfile(statuses)).parent
     beside = [
         file.name
@@ -126,6 +131,7 @@ def test_a_command_that_finds_something_exits_with_1(here: Path) -> None:
     found = [
         ["dead", "show", store, "evt_missing"],
         ["dead", "discard", store, "evt_missing"],
+        ["handled", "show", store, "evt_missing"],
         ["inbox", "show", store, "evt_missing"],
         ["inbox", "retry", store, "evt_missing"],
         ["health", closed_port_url()],
@@ -144,6 +150,7 @@ def test_a_command_that_does_what_was_asked_for_exits_with_0(here: Path) -> None
             ["secret"],
             ["dead", "list", store],
             ["dead", "discard", store, "evt_comment"],
+            ["handled", "list", store],
             ["inbox", "stats", store],
             ["health", server.url],
             ["send", "webhook.test", "--url", server.url],
@@ -156,7 +163,7 @@ def test_a_command_that_does_what_was_asked_for_exits_with_0(here: Path) -> None
     ("number", "status"),
     [(signal.SIGINT, Status.INTERRUPTED), (signal.SIGTERM, Status.TERMINATED)],
 )
-def test_a_command_that_a_signal_breaks_off_says_which(
+def test_a_command_that_a_signal_interrupts_exits_with_the_signals_status(
     number: signal.Signals, status: Status, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_: click.Context) -> None:
@@ -171,7 +178,7 @@ def test_a_command_that_a_signal_breaks_off_says_which(
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("command", ["serve", "worker"])
-def test_what_goes_on_until_a_signal_is_well_when_one_has_ended_it(
+def test_a_command_that_runs_until_a_signal_succeeds_when_a_signal_ends_it(
     command: str, number: signal.Signals, here: Path
 ) -> None:
     (here / "hooks.py").write_text(APP.replace("Receiver(", "Receiver(inbox=Inbox(), ", 1))
@@ -184,7 +191,7 @@ def test_what_goes_on_until_a_signal_is_well_when_one_has_ended_it(
         assert process.ended().status == Status.WELL
 
 
-def test_a_port_that_is_taken_is_no_beginning(here: Path) -> None:
+def test_a_port_in_use_exits_with_2(here: Path) -> None:
     with recording() as server:
         port = server.url.split(":")[2].split("/")[0]
         result = run("serve", "hooks:receiver", "--port", port, here=here, secrets=[SECRET])

@@ -1,4 +1,4 @@
-"""``hookonce store backup``: a copy of a store that is in use."""
+"""``hookonce store backup`` copies a store while it is in use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "sqlite:///hooks.db"
 
 
-def test_it_writes_a_copy_that_commands_can_read(url: str, tmp_path: Path) -> None:
+def test_backup_writes_a_copy_that_commands_can_read(url: str, tmp_path: Path) -> None:
     result = invoke("store", "backup", url, "copy.db")
     assert (result.status, result.output.split(" (")[0]) == (0, "copied the store to copy.db")
     assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
@@ -46,7 +46,7 @@ def test_the_store_may_come_from_the_environment(url: str) -> None:
     assert result.status == 0
 
 
-def test_it_overwrites_only_when_asked(url: str) -> None:
+def test_the_command_overwrites_a_file_only_on_request(url: str) -> None:
     assert invoke("store", "backup", url, "copy.db").status == 0
     again = invoke("store", "backup", url, "copy.db")
     assert again.status != 0
@@ -62,10 +62,12 @@ def test_it_overwrites_only_when_asked(url: str) -> None:
         (["sqlite:///hooks.db", "hooks.db"], "a file of the store itself"),
         (["sqlite:///nowhere.db", "copy.db"], "does its folder exist"),
         (["memory://", "copy.db"], "only its own process can see"),
-        (["redis://localhost:1", "copy.db"], "back up Redis as its manual says"),
+        (["redis://localhost:1", "copy.db"], "back up PostgreSQL or Redis as its manual says"),
     ],
 )
-def test_what_it_cannot_copy_it_refuses(url: str, arguments: list[str], says: str) -> None:
+def test_a_store_that_cannot_be_copied_is_refused(
+    url: str, arguments: list[str], says: str
+) -> None:
     assert url
     result = invoke("store", "backup", *arguments)
     assert result.status != 0
@@ -107,7 +109,7 @@ def test_a_restore_moves_an_existing_store_aside_only_when_asked(url: str, tmp_p
     assert "depth: 1\n" in invoke("inbox", "stats", url).output
 
 
-def test_a_restore_leaves_a_log_of_the_old_store_with_it(url: str, tmp_path: Path) -> None:
+def test_a_restore_moves_the_log_of_the_old_store_aside_with_it(url: str, tmp_path: Path) -> None:
     invoke("store", "backup", url, "copy.db")
     (tmp_path / "hooks.db-wal").write_bytes(b"of a process that was killed")
     record = json.loads(invoke("store", "restore", url, "copy.db", "--overwrite", "--json").output)
@@ -119,7 +121,7 @@ def test_a_restore_leaves_a_log_of_the_old_store_with_it(url: str, tmp_path: Pat
     ("file", "words"),
     [("missing.db", "there is no file"), ("hooks.db", "is the store itself"), ("text", "restore")],
 )
-def test_what_is_no_backup_is_refused_and_the_store_stays(
+def test_restore_refuses_a_file_that_is_no_backup_and_keeps_the_store(
     url: str, tmp_path: Path, file: str, words: str
 ) -> None:
     (tmp_path / "text").write_text("not a database" * 1000)

@@ -1,4 +1,4 @@
-"""A store is named by an argument, a file or the environment, so that no password need be seen."""
+"""An argument, a file or the environment names a store, so no password has to be visible."""
 
 import json
 from pathlib import Path
@@ -12,6 +12,8 @@ from hookonce.stores.redis import RedisStore
 
 from .dead_letters import APP, COMMENT, MESSAGE, bury, replay
 from .running import SECRET, invoke, run
+
+pytestmark = pytest.mark.sample(4, of="file")
 
 IDS = {"evt_message", "evt_comment"}
 
@@ -71,7 +73,7 @@ def test_several_ids_follow_a_store_that_is_not_among_the_arguments(file: str) -
 
 
 @pytest.mark.parametrize("words", [["dead", "list"], ["inbox", "retry", "--all"]])
-def test_without_a_store_it_says_the_three_ways_to_name_one(words: list[str]) -> None:
+def test_without_a_store_the_error_lists_the_three_ways_to_name_one(words: list[str]) -> None:
     invoke(*words, environment={"HOOKONCE_STORE": ""}).says(
         "name the store: STORE_URL, MODULE:RECEIVER, --store-file, or $HOOKONCE_STORE", status=2
     )
@@ -85,7 +87,7 @@ def test_without_a_store_it_says_the_three_ways_to_name_one(words: list[str]) ->
         (["inbox", "show", "evt_1", "evt_2"], "name one event by its id, not 2"),
     ],
 )
-def test_what_is_too_much_or_too_little_is_answered_with_the_usage(
+def test_too_many_or_too_few_arguments_are_a_usage_error(
     words: list[str], message: str, file: str
 ) -> None:
     invoke(*words, "--store-file", file).says(message, status=2)
@@ -104,7 +106,7 @@ def test_a_file_that_does_not_hold_one_url_is_refused_and_not_quoted(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("command", ["demo", "chaos hooks:receiver"])
-def test_a_trial_takes_its_store_from_a_file_but_never_from_the_environment(
+def test_trial_commands_take_a_store_from_a_file_but_not_from_the_environment(
     command: str, tmp_path: Path
 ) -> None:
     (tmp_path / "hooks.py").write_text(APP)
@@ -140,6 +142,7 @@ def test_every_command_says_which_store_it_uses(url: str, tmp_path: Path) -> Non
     assert replay(tmp_path, "--all").stores == (url,)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("selection", ["--all", "evt_comment"])
 def test_a_replay_without_the_services_settings_creates_no_store(
     selection: str, tmp_path: Path

@@ -1,4 +1,4 @@
-"""``hookonce store upgrade``: the format of a store is raised once no older version uses it."""
+"""``hookonce store upgrade`` raises the format of a store once no older version uses it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 import anyio
-import apsw
 import pytest
+from support.sqlite_files import sqlite_connection
 
 from hookonce.stores.formats import OLD_SECONDS
 from hookonce.stores.sqlite import SQLiteStore
@@ -28,8 +28,8 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def later_version(url: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - the store exists before
-    """Play a version that knows one format more."""
+def later_version(url: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 - the fixture creates the store
+    """Pretend to be a version that knows one more format."""
     monkeypatch.setattr(SQLiteStore, "formats", (1, 2))
 
 
@@ -40,15 +40,15 @@ def test_a_store_with_the_newest_format_stays_as_it_is(url: str) -> None:
 
 
 @pytest.mark.usefixtures("later_version")
-def test_it_refuses_while_an_older_version_was_seen_lately(url: str) -> None:
+def test_the_upgrade_is_refused_while_an_older_version_uses_the_store(url: str) -> None:
     result = invoke("store", "upgrade", url)
     result.says("a process of an older version", "stop all such processes, wait", status=2)
 
 
 @pytest.mark.usefixtures("later_version")
-def test_it_raises_the_format(url: str, tmp_path: Path) -> None:
-    with closing(apsw.Connection(str(tmp_path / "hooks.db"))) as connection:
-        # As if time had passed: the clock of leases cannot be set forward.
+def test_the_upgrade_raises_the_format(url: str, tmp_path: Path) -> None:
+    with closing(sqlite_connection(tmp_path / "hooks.db")) as connection:
+        # Simulate that time has passed: a test cannot set the clock of leases forward.
         connection.execute("UPDATE seen SET at = at - ?", (OLD_SECONDS,))
     result = invoke("store", "upgrade", url)
     assert (result.status, result.output) == (0, "raised the store from format 1 to 2\n")

@@ -1,4 +1,4 @@
-"""`serve` and `worker` with `--processes`: what dies is replaced, and all ends in order."""
+"""`serve` and `worker` with `--processes`: a dead process is replaced, and all end in order."""
 
 import json
 import os
@@ -26,9 +26,9 @@ from .running import (
     running,
 )
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
-# Where a file says so, the module cannot be imported, or ends the process as a fault in C does.
+# The file ``is broken`` makes the import fail; the file ``falls`` makes it end the process.
 FRAGILE = """
 if Path("is broken").exists():
     raise SystemExit("this module is broken")
@@ -50,7 +50,7 @@ READY = rf"process {NAME} is ready\n"
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """Return a folder with a module that has a receiver with an inbox, and one without."""
+    """Return a folder with a module of two receivers: with an inbox, and without."""
     inline = (
         "inline = Receiver(secrets=EnvironmentSecrets(), limits=limits,"
         ' store=os.environ.get("INLINE_STORE", "sqlite:///inline.db"))'
@@ -65,7 +65,7 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(here: Path) -> Iterator[Process]:
-    """Serve in two processes that are ready."""
+    """Serve in two processes, and wait until they are ready."""
     with running(*SERVE, here=here, secrets=[SECRET]) as process:
         ready(process, 2)
         yield process
@@ -88,7 +88,7 @@ def name_of(process: Process, pid: int) -> str:
 
 
 def lives(pid: int) -> bool:
-    """Return whether a process is there, and no zombie that nobody has waited for."""
+    """Return whether a process runs, and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -96,19 +96,19 @@ def lives(pid: int) -> bool:
 
 
 def gone(*pids: int) -> None:
-    """Return once none of these processes is there."""
+    """Return once none of these processes exists."""
     eventually(lambda: not any(lives(pid) for pid in pids), what=f"{pids} are gone")
 
 
 def handled_by(here: Path, url: str, event_id: str) -> int:
-    """Deliver an event, and return which process has handled it."""
+    """Deliver an event, and return the process that has handled it."""
     status, reason = deliver(url, event_id)
     assert (status, reason) == (200, "handled")
     return runs_of(here, event_id)[0]
 
 
 def runs_of(here: Path, event_id: str) -> list[int]:
-    """Return which processes have begun to handle an event, in turn."""
+    """Return the processes that have begun to handle an event, in their order."""
     lines = [re.fullmatch(rf"started {event_id} in (\d+) \d", line) for line in journal(here)]
     return [int(found[1]) for found in lines if found]
 
@@ -134,11 +134,11 @@ def test_both_processes_answer_at_one_port_and_a_copy_is_a_duplicate_in_either(
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_killed_process_is_replaced_and_the_port_goes_on_being_answered(
+def test_a_killed_process_is_replaced_while_the_port_still_answers(
     which: int, here: Path, server: Process
 ) -> None:
     url, pids = url_of(server), ready(server, 2)
-    server.signal(signal.SIGSTOP)  # it starts no other meanwhile
+    server.signal(signal.SIGSTOP)  # the stopped supervisor cannot start another process
     os.kill(pids[which], signal.SIGKILL)
     gone(pids[which])
     assert handled_by(here, url, "evt_meanwhile") == pids[1 - which]
@@ -178,7 +178,7 @@ def is_refused(url: str) -> bool:
 
 
 def test_ctrl_c_on_a_terminal_is_one_signal_for_each_process(here: Path) -> None:
-    """It goes to the whole group, and two would end a process at once."""
+    """The terminal signals the whole group; a second signal would end a process at once."""
     hold = here / "hold evt_slow"
     hold.touch()
     with (
@@ -244,7 +244,7 @@ def test_a_process_that_hangs_at_the_end_is_killed_in_bounded_time(here: Path) -
     gone(hanging, other)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
@@ -255,14 +255,14 @@ def test_a_process_that_hangs_at_the_end_is_killed_in_bounded_time(here: Path) -
         (["worker", "hooks:inline", "--processes", "3"], {}, "hooks:inline has no inbox"),
     ],
 )
-def test_what_cannot_start_is_said_once_and_not_tried_again(
+def test_a_failed_start_is_reported_once_and_not_repeated(
     arguments: list[str], environment: dict[str, str], message: str, here: Path
 ) -> None:
     result = run(*arguments, here=here, secrets=[SECRET], environment=environment)
     result.says(message)
 
 
-def test_a_port_that_is_taken_is_said_in_one_line(here: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(here: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         arguments = ["serve", "hooks:inline", "--processes", "2", "--port", str(port)]
@@ -270,7 +270,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(here: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [SERVE, WORK])
-def test_one_that_dies_in_its_start_without_a_word_is_reported(
+def test_a_process_that_dies_silently_during_its_start_is_reported(
     command: list[str], here: Path
 ) -> None:
     (here / "falls").touch()
@@ -313,7 +313,7 @@ def test_a_process_whose_restart_fails_is_started_again_later(here: Path, server
     ready(server, 3)
 
 
-def test_a_killed_worker_is_replaced_and_what_it_was_at_is_handled(here: Path) -> None:
+def test_a_killed_worker_is_replaced_and_its_event_is_handled(here: Path) -> None:
     hold = here / "hold evt_slow"
     hold.touch()
     arguments = ["serve", "hooks:receiver", "--port", "0"]
@@ -337,7 +337,7 @@ def test_a_killed_worker_is_replaced_and_what_it_was_at_is_handled(here: Path) -
 
 
 def test_a_signal_that_reaches_a_worker_twice_still_lets_its_handler_finish(here: Path) -> None:
-    """A service manager sends it to every process, and the supervisor passes its own on."""
+    """A service manager signals every process, and the supervisor forwards its own signal."""
     hold = here / "hold evt_slow"
     hold.touch()
     arguments = ["serve", "hooks:receiver", "--port", "0"]
@@ -363,7 +363,7 @@ def test_a_process_that_a_service_manager_ends_with_the_supervisor_is_not_replac
 ) -> None:
     with running(*WORK, here=here, secrets=[SECRET]) as worker:
         pids = ready(worker, 2)
-        worker.signal(signal.SIGSTOP)  # an idle process ends before the supervisor gets to run
+        worker.signal(signal.SIGSTOP)  # so a process ends before the supervisor handles SIGTERM
         worker.signal(signal.SIGTERM)
         os.kill(pids[0], signal.SIGTERM)
         gone(pids[0])
@@ -385,7 +385,7 @@ def test_each_process_works_on_an_embedded_inbox(here: Path) -> None:
         assert httpx2.get(f"{url_of(server)}/readyz", trust_env=False).status_code == 200
 
 
-def test_a_page_that_would_show_one_process_alone_is_refused() -> None:
+def test_the_inspector_is_refused_with_several_processes() -> None:
     message = "--inspector is a page of one process. Leave it out here"
     invoke(*SERVE, "--inspector").says(message, status=2)
 
@@ -404,7 +404,7 @@ def test_an_inspector_of_one_more_process_shows_what_the_others_do(here: Path) -
         numbers = iter(range(1000))
 
         def is_told() -> bool:
-            """Processes tell of what they do once they have noticed that somebody looks."""
+            """Return whether the other process has noticed the inspector and publishes its work."""
             deliver(url, f"evt_{next(numbers)}")
             return "evt_" in visitor.get(looked_at).text
 

@@ -1,4 +1,4 @@
-"""Commands take a receiver, several of them, an application that has them, or what makes one."""
+"""Commands accept a receiver, several receivers, an application with receivers, or a factory."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,8 @@ from hookonce.cli.logs import log_settings
 
 from .inboxes import url_of
 from .running import SECRET, invoke, run, running
+
+pytestmark = pytest.mark.sample(4, of="file")
 
 APP = '''
 """Two tenants in one application, and every way to name them."""
@@ -73,10 +75,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["tenants:create_app", "--factory"], {"acme": "/hooks/acme", "bakery": "/hooks/bakery"}),
     ],
 )
-def test_what_is_named_is_served_and_worked_for(
+def test_every_named_receiver_is_served_and_has_a_worker(
     arguments: list[str], paths: dict[str, str], here: Path
 ) -> None:
-    """The events of every endpoint are stored by one process and handled by another."""
+    """One process stores the events of every endpoint, and another process handles them."""
     command = ["serve", *arguments, "--port", "0"]
     health = {"HOOKONCE_HEALTH_TOKEN": "a token for those who may know"}
     with running(*command, here=here, secrets=[SECRET], environment=health) as server:
@@ -120,7 +122,7 @@ def test_what_is_named_is_served_and_worked_for(
     ],
 )
 @pytest.mark.parametrize("command", ["worker", "serve", "chaos"])
-def test_what_cannot_be_used_is_said_in_one_line(
+def test_an_unusable_target_is_refused_in_one_line(
     command: str, arguments: list[str], words: str
 ) -> None:
     invoke(command, *arguments, secrets=[SECRET]).says(words, status=2)

@@ -18,7 +18,7 @@ HEADERS = sign(SECRET, "evt_1", BODY, timestamp=NOW - 12)
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A delivery, saved in the ways the commands read it."""
+    """A delivery, saved in each form that the commands read."""
 
     folder: Path
     body: bytes = BODY
@@ -71,7 +71,7 @@ def test_a_genuine_delivery_is_genuine_however_it_was_saved(
         assert look(arguments, stdin=stdin + b"?").status == 1
 
 
-def test_it_says_whose_delivery_it_was(tmp_path: Path) -> None:
+def test_verify_shows_the_secret_and_the_age_of_a_genuine_delivery(tmp_path: Path) -> None:
     arguments = Saved(tmp_path).as_request()
     result = look(arguments, [OLD_SECRET, SECRET])
     verdict, note, _ = result.output.splitlines()
@@ -111,7 +111,7 @@ def test_a_refusal_has_its_reason(
     assert cause.startswith(signed)
 
 
-def test_the_tolerance_is_as_wide_as_it_is_said_to_be(tmp_path: Path) -> None:
+def test_the_tolerance_is_the_span_that_its_option_names(tmp_path: Path) -> None:
     arguments = [*Saved(tmp_path).as_request(), "--tolerance"]
     assert look([*arguments, "12"]).status == 0
     assert look([*arguments, "11.5"]).status == 1
@@ -119,7 +119,7 @@ def test_the_tolerance_is_as_wide_as_it_is_said_to_be(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--now", "--tolerance"])
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "yesterday"])
-def test_what_is_no_number_of_seconds_is_refused(option: str, value: str, tmp_path: Path) -> None:
+def test_an_invalid_number_of_seconds_is_refused(option: str, value: str, tmp_path: Path) -> None:
     result = look([*Saved(tmp_path).as_request(), option, value])
     result.says(option, value, status=2)
 
@@ -152,7 +152,7 @@ def test_a_refusal_names_cause_and_fix(tmp_path: Path) -> None:
     assert record["findings"] == [{"cause": cause[2:], "fix": fix[2:]}]
 
 
-def test_it_recognises_the_secrets_in_a_file_of_retired_ones(tmp_path: Path) -> None:
+def test_verify_recognises_a_secret_in_a_file_of_retired_secrets(tmp_path: Path) -> None:
     arguments = Saved(tmp_path).as_request()
     assert "retired" not in look(arguments, [OLD_SECRET]).output
     (tmp_path / "retired").write_text(f"# until May\n{SECRET}\n")
@@ -180,8 +180,8 @@ def test_a_secret_that_cannot_be_used_is_explained(content: bytes, tmp_path: Pat
     assert "- Secret 1 is right except for its spelling" in result.output
 
 
-def test_it_says_that_a_secrets_file_is_no_text(tmp_path: Path) -> None:
-    """PowerShell writes UTF-16 where nobody asked for it."""
+def test_a_secrets_file_that_is_no_text_is_reported(tmp_path: Path) -> None:
+    """PowerShell writes UTF-16 by default."""
     (tmp_path / "secrets").write_bytes(f"{SECRET}\n".encode("utf-16"))
     arguments = [*Saved(tmp_path).as_request(), "--secrets-file", str(tmp_path / "secrets")]
     result = look(arguments)
@@ -189,14 +189,14 @@ def test_it_says_that_a_secrets_file_is_no_text(tmp_path: Path) -> None:
     assert "- Secret 1 cannot be used: " in result.output
 
 
-def test_without_any_secret_it_says_so(tmp_path: Path) -> None:
+def test_verify_without_a_secret_is_an_error(tmp_path: Path) -> None:
     result = look(Saved(tmp_path).as_request(), [])
     assert result.status == 2
     assert "- No secret is configured.\n" in result.output
     assert "HOOKONCE_SECRETS" in result.output
 
 
-def test_a_secret_that_cannot_be_used_hides_no_other(tmp_path: Path) -> None:
+def test_an_unusable_secret_does_not_hide_the_right_secret(tmp_path: Path) -> None:
     result = look(Saved(tmp_path).as_request(), ["null", SECRET])
     assert result.status == 0
     assert "with secret 2 of 2\n- Secret 1 cannot be used: " in result.output
@@ -247,7 +247,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     look(["--request", missing]).says(missing, "does not exist", status=2)
 
 
-def test_an_id_cannot_act_on_the_terminal(tmp_path: Path) -> None:
+def test_control_characters_in_an_id_are_escaped(tmp_path: Path) -> None:
     headers = sign(SECRET, "evt_\u202e1\u2028", BODY, timestamp=NOW)
     result = look(Saved(tmp_path, headers=tuple(headers.items())).as_request())
     assert result.status == 0

@@ -1,4 +1,4 @@
-"""`hookonce worker` handles what another process has stored, and ends as operators expect."""
+"""`hookonce worker` handles events that another process has stored, and ends as expected."""
 
 import json
 import signal
@@ -14,7 +14,7 @@ from support.redis_servers import redis_server
 from .inboxes import APP, deliver, journal, url_of
 from .running import SECRET, Process, eventually, run, running
 
-pytestmark = pytest.mark.sample(3, of="file")
+pytestmark = pytest.mark.sample(1, of="file")
 
 EVERYTHING: dict[str, Any] = {"keys": "*", "channels": "*", "categories": ["+@all"]}
 """What a user of a Redis server may do in these tests."""
@@ -39,7 +39,7 @@ def serving(here: Path, environment: Mapping[str, str] | None = None) -> Iterato
 
 @contextmanager
 def working(here: Path, **environment: str) -> Iterator[Process]:
-    """Run a worker; it has begun."""
+    """Run a worker, and wait until it has begun."""
     with running(
         "worker", "hooks:receiver", here=here, secrets=[SECRET], environment=environment
     ) as worker:
@@ -48,12 +48,12 @@ def working(here: Path, **environment: str) -> Iterator[Process]:
 
 
 def noted(here: Path, line: str) -> None:
-    """Return once a handler has written a line."""
+    """Wait until a handler has written a line."""
     eventually(lambda: line in journal(here), what=f"{line!r} in {journal(here)}")
 
 
 def hold(here: Path, event_id: str) -> Path:
-    """Let the handler of an event wait until the file is gone."""
+    """Make the handler of an event wait until the returned file is deleted."""
     path = here / f"hold {event_id}"
     path.touch()
     return path
@@ -66,7 +66,7 @@ def stats(here: Path) -> dict[str, object]:
 
 
 @pytest.mark.full("3 s")
-def test_it_handles_what_a_server_has_stored_before_and_stores_meanwhile(here: Path) -> None:
+def test_a_worker_handles_events_stored_before_and_after_its_start(here: Path) -> None:
     token = "a token for those who may know"
     with serving(here, {"HOOKONCE_HEALTH_TOKEN": token}) as url:
         assert deliver(url, "evt_before") == (202, "stored")
@@ -95,7 +95,7 @@ def test_it_handles_what_a_server_has_stored_before_and_stores_meanwhile(here: P
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_a_running_handler_finish_and_nothing_more_is_fetched(
+def test_a_signal_lets_a_running_handler_finish_and_stops_fetching(
     way: signal.Signals, here: Path
 ) -> None:
     held = hold(here, "evt_slow")
@@ -113,7 +113,9 @@ def test_a_signal_lets_a_running_handler_finish_and_nothing_more_is_fetched(
     assert stats(here)["depth"] == 1, "the later one waits for another worker"
 
 
-def test_what_does_not_end_in_time_is_released_for_the_next_worker(here: Path) -> None:
+def test_an_event_whose_handler_does_not_end_in_time_is_released_for_the_next_worker(
+    here: Path,
+) -> None:
     held = hold(here, "evt_slow")
     with serving(here) as url, working(here, DRAIN="0.1", LEASE="300") as worker:
         deliver(url, "evt_slow")
@@ -123,11 +125,11 @@ def test_what_does_not_end_in_time_is_released_for_the_next_worker(here: Path) -
     assert ended.status == 0
     assert "handlers still running after 0.1 s: 1" in ended.errors
     held.unlink()
-    with working(here):  # which does not wait for the lease
+    with working(here):  # the restart does not wait for the lease
         noted(here, "finished evt_slow 2")
 
 
-def test_a_second_signal_ends_it_at_once(here: Path) -> None:
+def test_a_second_signal_ends_a_worker_at_once(here: Path) -> None:
     hold(here, "evt_slow")
     with serving(here) as url, working(here) as worker:
         deliver(url, "evt_slow")
@@ -139,7 +141,7 @@ def test_a_second_signal_ends_it_at_once(here: Path) -> None:
     assert stats(here)["depth"] == 1
 
 
-def test_a_thread_that_goes_on_does_not_keep_the_process(here: Path) -> None:
+def test_a_running_thread_does_not_keep_the_process_alive(here: Path) -> None:
     app = APP.replace("async def", "def").replace("await asyncio", "time")
     (here / "hooks.py").write_text(app.replace("import asyncio", "import time"))
     hold(here, "evt_slow")
@@ -152,7 +154,7 @@ def test_a_thread_that_goes_on_does_not_keep_the_process(here: Path) -> None:
     assert "ended while sync handlers were running; their events will be retried" in ended.errors
 
 
-def test_what_a_killed_worker_was_at_is_finished_by_another(here: Path) -> None:
+def test_another_worker_finishes_the_event_of_a_killed_worker(here: Path) -> None:
     held = hold(here, "evt_slow")
     with serving(here) as url, working(here, LEASE="0.5") as first:
         deliver(url, "evt_slow")
@@ -186,7 +188,7 @@ def test_the_worker_of_a_served_receiver_ends_with_the_server_in_order(here: Pat
     assert stats(here)["depth"] == 0
 
 
-def test_a_receiver_without_an_inbox_is_refused_with_the_way_to_have_one(here: Path) -> None:
+def test_a_receiver_without_an_inbox_is_refused_with_advice(here: Path) -> None:
     result = run("worker", "hooks:inline", here=here, secrets=[SECRET])
     result.says("hooks:inline has no inbox", "Receiver(inbox=Inbox(embedded=False)")
 
@@ -198,7 +200,7 @@ def test_a_receiver_without_an_inbox_is_refused_with_the_way_to_have_one(here: P
         ("redis://:opensesame@127.0.0.1:1", "the Redis store cannot be opened"),
     ],
 )
-def test_with_a_store_that_cannot_be_opened_it_does_not_start(
+def test_a_worker_does_not_start_if_the_store_cannot_be_opened(
     store: str, message: str, here: Path
 ) -> None:
     environment = {"STORE": store}
@@ -207,13 +209,13 @@ def test_with_a_store_that_cannot_be_opened_it_does_not_start(
     assert "opensesame" not in result.errors
 
 
-def test_what_cannot_name_a_receiver_is_said_in_one_line(here: Path) -> None:
+def test_a_name_of_no_receiver_is_refused_in_one_line(here: Path) -> None:
     result = run("worker", "hooks:missing", here=here, secrets=[SECRET])
     result.says("there is no 'missing' in hooks")
 
 
 @pytest.mark.full("2.5 s")
-def test_on_redis_it_works_for_a_server_that_stores_and_nobody_shows_the_password(
+def test_a_worker_on_redis_handles_events_of_a_server_and_shows_no_password(
     here: Path,
 ) -> None:
     with redis_server() as redis:

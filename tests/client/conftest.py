@@ -1,4 +1,4 @@
-"""A scripted service, and a client of it."""
+"""A scripted service, and a client for it."""
 
 from collections.abc import AsyncIterator
 

@@ -74,7 +74,9 @@ async def test_an_answer_of_very_many_values_is_left_unread(
         _ = [one async for one in client.media.list()]
 
 
-async def test_commas_in_texts_are_no_values(client: Client, api: ScriptedApi) -> None:
+async def test_commas_inside_strings_are_not_counted_as_values(
+    client: Client, api: ScriptedApi
+) -> None:
     name = ',[{"\\' * 60_000
     api.say(200, {"data": [ITEM | {"filename": name}], "nextCursor": None})
     assert [one.filename async for one in client.media.list()] == [name]
@@ -110,7 +112,7 @@ async def test_empty_pages_between_others_are_read_over(client: Client, api: Scr
     assert len([one async for one in client.media.list()]) == 3
 
 
-# connections that were never made
+# connections that cannot be made
 
 
 @contextmanager
@@ -133,7 +135,7 @@ def full_listener() -> Iterator[int]:
 
 @asynccontextmanager
 async def mute_server() -> AsyncIterator[tuple[int, list[asyncio.StreamWriter]]]:
-    """Give the port of a server that accepts connections and never answers, and the connections."""
+    """Yield the port and the connections of a server that accepts connections but never answers."""
 
     async def wait(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)

@@ -1,4 +1,4 @@
-"""The client and the emulator beside the exchanges.
+"""The client works with the emulator, also in cases that no documented exchange shows.
 
 Every kind of error, whole uploads, the test operation, and a publication with its event.
 """
@@ -73,7 +73,7 @@ async def test_each_kind_of_refusal_is_a_class_of_its_own(kind: type[ApiError]) 
     assert caught.value.path.startswith("/v1/")
 
 
-async def test_a_role_and_a_plan_that_do_not_allow_it_are_permissions() -> None:
+async def test_a_forbidden_role_or_plan_is_a_permission_error() -> None:
     async with bakery() as here, client_of(here.service, "viewer") as client:
         with pytest.raises(PermissionDeniedError) as caught:
             await client.posts.publish("post_draft")
@@ -84,7 +84,7 @@ async def test_a_role_and_a_plan_that_do_not_allow_it_are_permissions() -> None:
         assert (caught.value.status, caught.value.code) == (402, "api.not_on_plan")
 
 
-async def test_a_fault_of_the_service_is_internal(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_of_the_service_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
@@ -94,7 +94,7 @@ async def test_a_fault_of_the_service_is_internal(monkeypatch: pytest.MonkeyPatc
             await client.webhooks.test(here.service.endpoint().id)
 
 
-async def test_a_test_is_delivered_and_is_in_the_log() -> None:
+async def test_a_requested_test_event_is_delivered_and_logged() -> None:
     async with bakery() as here, client_of(here.service) as client:
         webhook_id = here.service.endpoint().id
         await client.webhooks.test(webhook_id)
@@ -106,8 +106,8 @@ async def test_a_test_is_delivered_and_is_in_the_log() -> None:
         assert shown.status == "active"
 
 
-@pytest.mark.parametrize("name", ["rye.png", "rye.mp4"])  # by PUT, and by POST
-async def test_a_file_goes_the_three_steps_and_is_ready(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["rye.png", "rye.mp4"])  # once by PUT, once by POST
+async def test_a_file_is_uploaded_in_three_steps(tmp_path: Path, name: str) -> None:
     head = b"\x89PNG\r\n\x1a\n" if name.endswith("png") else b"\x00\x00\x00\x18ftypisom"
     path = tmp_path / name
     await asyncio.to_thread(path.write_bytes, head + bytes(600_000))
@@ -142,7 +142,7 @@ async def test_a_publication_is_reported_by_its_event_or_else_by_the_poll(
             return None if post.status == "publishing" else post
 
         await client.posts.publish(saved.id)
-        await service.advance(minutes=1)  # the event comes before anybody waits
+        await service.advance(minutes=1)  # the event comes before anybody waits for it
         async with receiver.expecting(
             PostTargetPublished,
             PostTargetFailed,

@@ -53,7 +53,7 @@ def _page(listing: Callable[..., Any], query: Mapping[str, str], **names: str) -
 
 
 def call_of(request: Mapping[str, Any]) -> Call:
-    """Return the call of the client for a request; CannotAskError if there is none."""
+    """Return the client's call that makes a request; raise CannotAskError if there is none."""
     if set(request) - {"method", "path", "query", "json"}:
         raise CannotAskError
     body, query = request.get("json"), request.get("query", {})
@@ -109,7 +109,7 @@ _CALLS: dict[str, Callable[..., Awaitable[Any]]] = {
 
 
 def says_the_same(sent: Any, written: Any) -> bool:
-    """Return whether a body equals the documented one, with current names and without null."""
+    """Return whether two bodies are equal, with old names replaced and nulls removed."""
     return bool(_canonical(sent) == _canonical(written))
 
 
@@ -126,7 +126,7 @@ def _canonical(value: Any) -> Any:
 
 
 class Paper(httpx2.AsyncBaseTransport):
-    """Answers one request as documented, if it is the documented request."""
+    """Answers the documented request as documented; fails for any other request."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -179,10 +179,10 @@ def _expressible(exchange: Exchange) -> bool:
 
 @pytest.mark.parametrize(
     "exchange",
-    [one for one in EXCHANGES if _expressible(one.values[0])],  # type: ignore[arg-type] # an Exchange
+    [one for one in EXCHANGES if _expressible(one.values[0])],  # type: ignore[arg-type]  # mypy does not see that this is an Exchange
 )
 @pytest.mark.filterwarnings("ignore:.* is deprecated; use:DeprecationWarning")
-async def test_the_client_asks_and_reads_what_is_written(exchange: Exchange) -> None:
+async def test_the_client_sends_and_reads_the_documented_exchanges(exchange: Exchange) -> None:
     paper = Paper(exchange)
     status, answer = exchange.response["status"], exchange.response.get("json", {})
     async with Client("https://service.test", KEY, transport=paper, patience=0) as client:
@@ -192,7 +192,7 @@ async def test_the_client_asks_and_reads_what_is_written(exchange: Exchange) -> 
             check_refusal(error, exchange)
             return
         except (ValueError, TypeError, KeyError):
-            # What the service would refuse, the client may refuse itself.
+            # The client may refuse a request that the service would refuse.
             assert status == 422
             assert not paper.was_asked
             return
@@ -209,12 +209,12 @@ def test_every_operation_is_among_the_exchanges() -> None:
         if exchange.response["status"] < 300
     }
     missing = {p for p in _CALLS if not any(re.fullmatch(p, line) for line in lines)}
-    # What the test operation answers is not shown.
+    # The interface does not show the answer to the test operation.
     assert missing == {"POST /webhooks/([^/]+)/test"}
 
 
 class Talk:
-    """Runs a script against the emulator: through the client, or as raw HTTP if it has no call."""
+    """Runs a script against the emulator: by the client's calls, otherwise by raw HTTP."""
 
     def __init__(self, service: EmulatedService, client: Client, raw: httpx2.AsyncClient) -> None:
         self._service = service
@@ -291,7 +291,7 @@ class Talk:
 
 
 def assert_same(answer: Any, written: Any, line: str) -> None:
-    """Check an answer, except for texts for people."""
+    """Check that an answer is as documented, except for texts for people."""
     if written == SOME_TEXT:
         assert isinstance(answer, str), line
     elif isinstance(written, dict):
@@ -306,7 +306,6 @@ def assert_same(answer: Any, written: Any, line: str) -> None:
         assert answer == written, line
 
 
-# A page is compared as it was asked for; the rest needs no client.
 @pytest.mark.parametrize("script", [pytest.param(one, id=one.name) for one in scripts()])
 async def test_the_client_and_the_emulator_understand_each_other(script: Script) -> None:
     data = WorkspaceData.load(workspace_file(script.workspace))

@@ -1,4 +1,4 @@
-"""The errors of the client, and its repetitions (interface, Errors and Limits)."""
+"""The errors of the client, and its retries (interface, Errors and Limits)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hookonce.errors import WebhookError
 from .conftest import KEY
 from .test_operations import ME, SAVED, SINGLE_POST
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(30, of="file")]
 
 DRAFT = {"targets": [{"channelId": "ch_1"}]}
 
@@ -49,7 +49,7 @@ DRAFT = {"targets": [{"channelId": "ch_1"}]}
         (418, "tomorrow.code", "tomorrow", ApiError),
     ],
 )
-async def test_each_kind_is_a_class_with_all_that_the_answer_says(
+async def test_each_kind_of_refusal_is_a_class_with_every_field_of_the_answer(
     client: Client, api: ScriptedApi, status: int, code: str, kind: str, error_class: type[ApiError]
 ) -> None:
     error = {
@@ -75,7 +75,7 @@ async def test_each_kind_is_a_class_with_all_that_the_answer_says(
     )
 
 
-async def test_429_waits_as_long_as_the_service_says_and_asks_again_whatever_it_was(
+async def test_after_a_429_every_request_is_repeated_when_the_service_says(
     client: Client, api: ScriptedApi
 ) -> None:
     api.refuse(429, "quota", "limit", retry_after="1")
@@ -86,7 +86,7 @@ async def test_429_waits_as_long_as_the_service_says_and_asks_again_whatever_it_
     assert len(api.asked) == 2
 
 
-async def test_429_is_raised_at_once_where_patience_does_not_reach_so_far(
+async def test_a_429_is_raised_at_once_if_its_wait_exceeds_the_clients_limit(
     client: Client, api: ScriptedApi
 ) -> None:
     api.refuse(429, "quota", "limit", retry_after="6")
@@ -97,7 +97,7 @@ async def test_429_is_raised_at_once_where_patience_does_not_reach_so_far(
 
 
 @pytest.mark.parametrize("retry_after", ["", "soon", "-1", "Wed, 21 Oct 2026 07:28:00 GMT"])
-async def test_429_that_does_not_say_when_is_raised_at_once(
+async def test_a_429_without_a_wait_is_raised_at_once(
     client: Client, api: ScriptedApi, retry_after: str
 ) -> None:
     api.refuse(429, "quota", "limit", retry_after=retry_after)
@@ -134,7 +134,7 @@ def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("fault", ["broken", 500, 502, 503, 504])
 @pytest.mark.parametrize("name", ASKED_AGAIN)
 @pytest.mark.usefixtures("no_backoff")
-async def test_what_only_reads_is_asked_again_after_a_passing_fault(
+async def test_a_request_that_only_reads_is_repeated_after_a_temporary_fault(
     client: Client, api: ScriptedApi, name: str, fault: str | int
 ) -> None:
     call, data = ASKED_AGAIN[name]
@@ -151,7 +151,7 @@ async def test_what_only_reads_is_asked_again_after_a_passing_fault(
 @pytest.mark.parametrize("fault", ["broken", 500, 502])
 @pytest.mark.parametrize("name", ASKED_ONCE)
 @pytest.mark.usefixtures("no_backoff")
-async def test_what_changes_something_is_asked_once_where_it_may_have_been_done(
+async def test_a_changing_request_is_not_repeated_if_the_service_may_have_done_it(
     client: Client, api: ScriptedApi, name: str, fault: str | int
 ) -> None:
     if isinstance(fault, int):
@@ -176,7 +176,7 @@ async def test_a_fault_that_lasts_is_raised_after_some_tries(
 
 
 @pytest.mark.usefixtures("no_backoff")
-async def test_a_connection_that_was_never_made_is_tried_again_whatever_was_asked() -> None:
+async def test_every_request_is_repeated_if_no_connection_was_made() -> None:
     async with Client(f"http://127.0.0.1:{free_port()}", KEY) as client:
         with pytest.raises(NoAnswerError) as caught:
             await client.posts.create(DRAFT)
@@ -186,7 +186,7 @@ async def test_a_connection_that_was_never_made_is_tried_again_whatever_was_aske
     )
 
 
-async def test_an_answer_that_does_not_come_ends_with_its_time(api: ScriptedApi) -> None:
+async def test_a_missing_answer_is_an_error_after_the_time_limit(api: ScriptedApi) -> None:
     api.answers.append(HANG)
     async with Client(api.url, KEY, answer_seconds=0.1, patience=0) as client:
         with pytest.raises(
@@ -206,7 +206,7 @@ async def test_a_client_can_be_cancelled(client: Client, api: ScriptedApi) -> No
     ("status", "body"),
     [(502, b"<html>Bad gateway"), (404, b""), (403, b'{"error": "no"}'), (500, b"\xff")],
 )
-async def test_an_error_that_is_not_of_the_interface_is_told_apart(
+async def test_an_undocumented_error_answer_has_a_class_of_its_own(
     client: Client, api: ScriptedApi, status: int, body: bytes
 ) -> None:
     api.say(status, body)

@@ -13,7 +13,7 @@ from hookonce.resources import PostInput, PostTargetInput
 
 from .test_operations import SAVED
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(20, of="file")]
 
 TARGET = {"channelId": "ch_1"}
 
@@ -34,7 +34,9 @@ AWAITED: dict[str, Callable[[Client, Any], Any]] = {
 
 @pytest.mark.parametrize("values", ["ch_1", b"ch_1", [1], [None]])
 @pytest.mark.parametrize("name", LISTS)
-async def test_a_text_is_no_list_of_channels(client: Client, name: str, values: Any) -> None:
+async def test_a_string_is_refused_as_a_list_of_channels(
+    client: Client, name: str, values: Any
+) -> None:
     argument, call = LISTS[name]
     with pytest.raises(TypeError, match=f"{argument} takes a list of texts"):
         call(client, values)
@@ -47,7 +49,7 @@ async def test_an_empty_channel_does_not_mean_all(client: Client, name: str) -> 
 
 
 @pytest.mark.parametrize("name", AWAITED)
-async def test_a_text_is_no_list_in_what_is_sent(
+async def test_a_string_is_refused_as_a_list_in_a_request(
     client: Client, api: ScriptedApi, name: str
 ) -> None:
     with pytest.raises((TypeError, ValueError)):
@@ -56,7 +58,9 @@ async def test_a_text_is_no_list_in_what_is_sent(
 
 
 @pytest.mark.parametrize("values", [["ch_1", "ch_2"], ("ch_1", "ch_2"), iter(["ch_1", "ch_2"])])
-async def test_any_other_list_will_do(client: Client, api: ScriptedApi, values: Any) -> None:
+async def test_any_iterable_of_ids_is_accepted_as_a_list(
+    client: Client, api: ScriptedApi, values: Any
+) -> None:
     api.say(200, {"data": [], "nextCursor": None})
     _ = [one async for one in client.posts.list(channels=values)]
     assert api.asked[0].query["channels"] == "ch_1,ch_2"

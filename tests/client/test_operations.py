@@ -15,7 +15,7 @@ from support.scripted_api import ScriptedApi
 from hookonce.client import Client
 from hookonce.resources import PostInput, PostTargetInput
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(18, of="file")]
 
 POST = {
     "title": None,
@@ -234,7 +234,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_an_operation_asks_and_reads_what_the_interface_says(
+async def test_each_operation_sends_and_reads_the_documented_json(
     client: Client, api: ScriptedApi, name: str
 ) -> None:
     case = CASES[name]
@@ -348,7 +348,7 @@ LISTS: dict[str, tuple[Callable[[Client], Any], str, dict[str, str], dict[str, A
 
 
 @pytest.mark.parametrize("name", LISTS)
-async def test_a_list_asks_for_what_was_wanted_and_goes_on_to_its_last_page(
+async def test_a_list_sends_its_filters_and_reads_every_page(
     client: Client, api: ScriptedApi, name: str
 ) -> None:
     call, path, query, item = LISTS[name]
@@ -369,7 +369,7 @@ async def test_a_list_asks_for_no_page_that_nobody_reads(client: Client, api: Sc
     assert len(api.asked) == 1
 
 
-async def test_pages_go_on_after_a_cursor_that_was_kept(client: Client, api: ScriptedApi) -> None:
+async def test_pages_continue_from_a_saved_cursor(client: Client, api: ScriptedApi) -> None:
     api.say(200, {"data": [COMMENT], "nextCursor": None})
     pages = [page async for page in client.comments.list().pages("cmt_9")]
     assert [page.next_cursor for page in pages] == [None]

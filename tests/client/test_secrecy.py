@@ -67,7 +67,7 @@ async def test_no_error_shows_the_key(api: ScriptedApi, fault: str) -> None:
 
 
 class Answering(httpx2.AsyncBaseTransport):
-    """Refuses with an error that holds the key as it was sent, written by ``write``."""
+    """Answers with an error whose text quotes the key; ``write`` makes the text."""
 
     def __init__(self, write: Callable[[str], str]) -> None:
         self.write = write
@@ -115,7 +115,7 @@ async def test_a_connection_that_fails_does_not_show_the_key() -> None:
 
 
 class Breaking(httpx2.AsyncBaseTransport):
-    """Raises an unusual error, with the header in its frame."""
+    """Raises an unusual error in a frame that has the header in a local variable."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -151,7 +151,7 @@ async def test_whatever_a_transport_raises_is_an_error_of_the_client_without_the
     assert transport.asked == 1
 
 
-async def test_a_closed_client_says_so_at_once(api: ScriptedApi) -> None:
+async def test_a_request_of_a_closed_client_is_an_error_at_once(api: ScriptedApi) -> None:
     client = Client(api.url, KEY)
     await client.aclose()
     with pytest.raises(NoAnswerError, match=r"the client is closed.*inside its block") as caught:
@@ -161,7 +161,7 @@ async def test_a_closed_client_says_so_at_once(api: ScriptedApi) -> None:
     assert api.asked == []
 
 
-def test_a_client_of_another_event_loop_says_so() -> None:
+def test_a_client_used_in_another_event_loop_is_an_error() -> None:
     client = Client("https://service.test", KEY, transport=Breaking(RuntimeError("is closed")))
     with pytest.raises(NoAnswerError, match="transport failed"):
         asyncio.run(client.me())
@@ -171,7 +171,7 @@ def test_a_client_of_another_event_loop_says_so() -> None:
 
 
 class Holding(httpx2.AsyncBaseTransport):
-    """Keeps the headers in its frame, as a real transport does while it writes."""
+    """Keeps the headers in a local variable, as a real transport does while it writes."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         headers = request.headers.raw
@@ -207,7 +207,7 @@ async def test_no_log_shows_the_key_or_more_of_an_upload_address_than_its_host(
         api.say(200, {"data": MEDIA})
         await client.me()
         await client.media.upload(b"png", filename="a.png")
-    assert "HTTP Request: GET" in caplog.text  # so there was something to look at
+    assert "HTTP Request: GET" in caplog.text  # otherwise the test would check nothing
     assert "HTTP Request: PUT" in caplog.text
     assert SECRET_PART not in caplog.text
     assert "path-token" not in caplog.text
@@ -274,11 +274,11 @@ def test_a_base_address_that_would_give_the_key_away_is_refused(url: str) -> Non
 
 
 @pytest.mark.parametrize("url", ["http://localhost:1", "http://127.0.0.1:1", "http://[::1]:1"])
-def test_http_will_do_on_this_machine(url: str) -> None:
+def test_http_is_accepted_for_this_machine(url: str) -> None:
     assert repr(Client(url + "/", KEY)) == f"Client({url!r})"
 
 
-def test_http_will_do_elsewhere_where_it_is_allowed() -> None:
+def test_http_is_accepted_for_other_machines_if_allowed() -> None:
     client = Client("http://emulator:8000", KEY, allow_http=True)
     assert repr(client) == "Client('http://emulator:8000')"
 
@@ -324,7 +324,7 @@ async def test_a_key_in_a_file_is_read_again_and_the_last_good_one_stays(
     assert SECRET_PART not in caplog.text
 
 
-async def test_what_a_provider_raises_is_not_passed_on() -> None:
+async def test_an_error_of_a_provider_is_not_passed_on() -> None:
     class Vault:
         def current(self) -> str:
             raise RuntimeError(f"no {KEY}")

@@ -88,7 +88,7 @@ def file_at_10() -> io.BytesIO:
         (pieces(), len(CONTENT)),
     ],
 )
-async def test_a_stream_is_sent_from_where_it_is(
+async def test_a_stream_is_sent_from_its_current_position(
     client: Client, api: ScriptedApi, source: Any, size: int | None
 ) -> None:
     ready(api)
@@ -106,7 +106,7 @@ async def test_a_stream_is_sent_from_where_it_is(
     assert told[-1] == (len(CONTENT), len(CONTENT))
 
 
-async def test_what_is_not_known_of_a_file_is_asked_for_before_anything_is_sent(
+async def test_a_missing_property_of_a_file_is_an_error_before_anything_is_sent(
     client: Client, api: ScriptedApi
 ) -> None:
     with pytest.raises(ValueError, match="needs a filename"):
@@ -121,12 +121,12 @@ async def test_what_is_not_known_of_a_file_is_asked_for_before_anything_is_sent(
         await client.media.upload("nowhere.png")
     for odd in ([b"x"], 5, None):
         with pytest.raises(TypeError, match="takes a path, bytes, a file"):
-            await client.media.upload(odd, filename="a.png")  # type: ignore[arg-type] # that is tried
+            await client.media.upload(odd, filename="a.png")  # type: ignore[arg-type]  # the test passes a wrong type
     assert api.asked == []
 
 
 @pytest.mark.parametrize(("size", "words"), [(10, "more than 10"), (10**6, "fewer than 1000000")])
-async def test_a_stream_of_another_length_than_was_said_is_no_upload(
+async def test_a_stream_that_is_shorter_or_longer_than_announced_fails_the_upload(
     client: Client, api: ScriptedApi, size: int, words: str
 ) -> None:
     ready(api)
@@ -155,9 +155,7 @@ async def test_a_storage_that_breaks_off_is_an_error_of_the_upload(
         await client.media.upload(b"x", filename="a.png")
 
 
-async def test_an_address_that_is_no_safe_one_gets_no_bytes(
-    client: Client, api: ScriptedApi
-) -> None:
+async def test_an_unsafe_upload_address_gets_no_bytes(client: Client, api: ScriptedApi) -> None:
     ready(api)
     api.answers[0] = api.answers[0]._replace(
         body=api.answers[0].body.replace(api.url.encode(), b"http://storage.example.com")
@@ -167,7 +165,7 @@ async def test_an_address_that_is_no_safe_one_gets_no_bytes(
 
 
 class Service(httpx2.AsyncBaseTransport):
-    """Starts uploads to an address, and remembers what was sent where."""
+    """Starts uploads to an address, and records which request went where."""
 
     def __init__(self, upload_url: str, **headers: str) -> None:
         self.upload = {
@@ -202,7 +200,7 @@ class Service(httpx2.AsyncBaseTransport):
         ),
     ],
 )
-async def test_a_service_in_the_open_sends_no_file_to_a_private_address_or_unencrypted(
+async def test_a_public_service_cannot_send_a_file_to_a_private_or_unencrypted_address(
     address: str, words: str
 ) -> None:
     service = Service(address)
@@ -229,7 +227,7 @@ async def test_a_service_in_the_open_sends_no_file_to_a_private_address_or_unenc
         ("http://127.0.0.1", "https://storage.example.com/a"),
     ],
 )
-async def test_a_service_may_send_a_file_where_it_is_itself_and_into_the_open(
+async def test_a_private_service_may_send_a_file_to_its_own_or_a_public_address(
     base: str, address: str
 ) -> None:
     service = Service(address)
@@ -238,10 +236,10 @@ async def test_a_service_may_send_a_file_where_it_is_itself_and_into_the_open(
     assert str(service.asked[1].url) == address.removesuffix("a") + "…"
 
 
-async def test_a_name_of_a_private_address_is_found_when_it_is_looked_up(
+async def test_a_host_name_with_a_private_address_is_refused_after_the_lookup(
     client: Client, api: ScriptedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Treat 127.0.0.1 as a public address, and 127.0.0.2 as a private one."""
+    """Here 127.0.0.1 counts as a public address, and 127.0.0.2 as a private one."""
     monkeypatch.setattr(
         "hookonce.client.connection._is_private_host", lambda host: host in {"127.0.0.2", "::1"}
     )
@@ -254,7 +252,7 @@ async def test_a_name_of_a_private_address_is_found_when_it_is_looked_up(
     server = await asyncio.start_server(storage, "127.0.0.2", 0)
     port = server.sockets[0].getsockname()[1]
     async with Client(api.url, KEY, allow_http=True) as client:
-        for name in ("127.2", "0x7f.2", "2130706434"):  # which the system looks up as 127.0.0.2
+        for name in ("127.2", "0x7f.2", "2130706434"):  # the system resolves each to 127.0.0.2
             api.asked.clear()
             api.answers.clear()
             ready(api)
@@ -316,7 +314,7 @@ async def test_an_upload_that_takes_too_long_names_its_own_limit(
         await client.media.upload(b"x", filename="a.png", seconds=0.2)
 
 
-async def test_what_a_storage_says_beside_its_status_is_not_read(
+async def test_only_the_status_of_the_storages_answer_is_read(
     client: Client, api: ScriptedApi
 ) -> None:
     ready(api)

@@ -1,4 +1,4 @@
-"""An attempt that began no handler costs nothing and leaves no claim behind."""
+"""An attempt that began no handler does not count, and leaves no claim behind."""
 
 import asyncio
 import time
@@ -63,7 +63,7 @@ async def test_an_answer_of_the_store_that_is_lost_costs_no_attempt(durable_url:
 
 
 class _Deaf(FaultyStore):
-    """Claims, and does not answer."""
+    """A store that grants a claim, but does not answer while it is ``deaf``."""
 
     deaf = False
 

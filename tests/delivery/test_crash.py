@@ -1,4 +1,4 @@
-"""Processes are killed in the middle of their work, and no event is lost or handled twice."""
+"""Processes are killed while they work; no event is lost or handled twice."""
 
 import asyncio
 from pathlib import Path
@@ -14,12 +14,12 @@ from hookonce.stores.values import DeadReason
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(3, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(2, of="file")]
 
 SECRET = new_secret()
 
-# What every process of this file runs: one handler that notes its runs and waits at the gate
-# `finish`, with leases of a second.
+# Every process of this file runs one handler, which notes its runs and waits at the gate `finish`.
+# Its lease lasts a second.
 RECEIVER = """
 from hookonce import Context
 
@@ -39,7 +39,7 @@ SCRIPT = RECEIVER.replace("DRAIN", "20") + "serve(receiver)\n"
 
 
 async def accepted(server: ServedProcess, event: CommentReceived, *, attempt: int = 2) -> str:
-    """Deliver an event until it is accepted, as its sender would, and return the reason."""
+    """Deliver an event until it is accepted, as the sender would; return the reason."""
     reasons: list[str] = []
 
     async def delivered() -> bool:
@@ -51,7 +51,7 @@ async def accepted(server: ServedProcess, event: CommentReceived, *, attempt: in
     return reasons[-1]
 
 
-async def test_an_event_whose_process_was_killed_is_run_by_the_retry_and_never_again(
+async def test_an_event_whose_process_was_killed_is_handled_once_by_the_retry(
     tmp_path: Path,
 ) -> None:
     event = make_event(CommentReceived)
@@ -76,7 +76,9 @@ async def test_an_event_whose_process_was_killed_is_run_by_the_retry_and_never_a
         assert len(server.journal()) == 3
 
 
-async def test_what_had_finished_before_the_crash_is_not_run_again(tmp_path: Path) -> None:
+async def test_a_handler_that_had_finished_before_the_crash_does_not_run_again(
+    tmp_path: Path,
+) -> None:
     script = (
         RECEIVER.replace("DRAIN", "20")
         + """
@@ -148,7 +150,7 @@ async def test_a_crash_in_the_last_attempt_leaves_a_dead_letter_with_its_bytes(
         assert await receiver.dead.list() == []
 
 
-async def test_a_crash_after_a_copy_that_says_it_is_the_ninth_leaves_the_event_to_the_sender(
+async def test_a_crash_after_a_copy_with_attempt_9_in_its_header_leaves_the_event_to_the_sender(
     tmp_path: Path,
 ) -> None:
     event = make_event(CommentReceived)
@@ -166,7 +168,7 @@ async def test_a_crash_after_a_copy_that_says_it_is_the_ninth_leaves_the_event_t
         assert await receiver.dead.list() == []
 
 
-async def test_the_last_attempt_is_no_dead_letter_while_it_still_runs(tmp_path: Path) -> None:
+async def test_an_event_is_no_dead_letter_while_its_last_attempt_still_runs(tmp_path: Path) -> None:
     event = make_event(CommentReceived, created_at=long_ago())
     async with served_process(tmp_path, SCRIPT, SECRET) as server:
         (await server.sender.send(event, attempt=9)).expect(503, "still_running")
@@ -179,7 +181,7 @@ async def test_the_last_attempt_is_no_dead_letter_while_it_still_runs(tmp_path: 
             assert await receiver.dead.list() == []
 
 
-async def test_a_crash_loop_ends_as_a_dead_letter_after_eight_own_attempts(
+async def test_after_eight_crashed_attempts_the_event_is_a_dead_letter(
     tmp_path: Path,
 ) -> None:
     script = """
@@ -231,7 +233,7 @@ async def test_an_event_in_flight_in_another_process_is_waited_for_and_not_run_t
         assert one.journal() == [f"began {event.id} attempt 1", f"finished {event.id}"]
 
 
-async def test_copies_at_two_processes_at_once_run_once(tmp_path: Path) -> None:
+async def test_copies_delivered_to_two_processes_at_once_are_handled_once(tmp_path: Path) -> None:
     (tmp_path / "finish").touch()
     events = [make_event(CommentReceived) for _ in range(25)]
     async with (
@@ -263,7 +265,7 @@ async def test_sigterm_waits_for_a_running_handler_and_records_it(tmp_path: Path
         assert len(server.journal()) == 2
 
 
-async def test_sigterm_releases_what_does_not_end_so_that_the_next_process_has_it_at_once(
+async def test_sigterm_releases_events_whose_handlers_do_not_end_for_the_next_process(
     tmp_path: Path,
 ) -> None:
     impatient = RECEIVER.replace("DRAIN", "0.2").replace("lease_seconds=1", "lease_seconds=60")
@@ -281,7 +283,7 @@ async def test_sigterm_releases_what_does_not_end_so_that_the_next_process_has_i
         ]
 
 
-async def test_the_key_of_a_killed_process_is_free_when_its_lease_ends(tmp_path: Path) -> None:
+async def test_the_key_lock_of_a_killed_process_is_free_when_its_lease_ends(tmp_path: Path) -> None:
     script = """
     receiver = Receiver(
         secrets=secret,

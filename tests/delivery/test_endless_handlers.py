@@ -1,4 +1,4 @@
-"""A handler that does not end is named, and keeps no process from ending."""
+"""A handler that does not end is named in the log, and does not keep a process from ending."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.full("3 s")
-async def test_a_handler_that_swallows_its_cancellation_is_named_and_ends_no_stop(
+async def test_a_handler_that_swallows_its_cancellation_is_logged_and_does_not_stop_a_shutdown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver = receiver_on(
@@ -88,7 +88,7 @@ def test_a_process_with_a_handler_that_never_ends_can_end(tmp_path: Path) -> Non
     assert result.split() == ["still_running", "ended"]
 
 
-def test_a_process_ends_though_a_handler_clings_to_it_with_all_it_has(tmp_path: Path) -> None:
+def test_a_process_ends_although_a_handler_resists_its_end_in_every_way(tmp_path: Path) -> None:
     result = run_python(
         f"""
         import asyncio

@@ -17,7 +17,7 @@ from hookonce.testing.pytest_plugin import SenderFactory
 pytestmark = pytest.mark.anyio
 
 
-async def test_all_failures_of_an_attempt_surface_as_one_group_with_notes(
+async def test_error_hooks_get_all_failures_of_an_attempt_as_one_group_with_notes(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
     handlers = Handlers(receiver, "a", "b", "c")
@@ -44,7 +44,7 @@ async def test_all_failures_of_an_attempt_surface_as_one_group_with_notes(
     assert (context.attempt, context.delivery_attempt) == (1, 4)
 
 
-async def test_hooks_take_one_two_or_three_arguments_and_may_be_sync(
+async def test_error_hooks_take_one_two_or_three_arguments_and_may_be_sync(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
     Handlers(receiver, "a").raises["a"] = ValueError("x")
@@ -89,7 +89,7 @@ async def test_hooks_take_one_two_or_three_arguments_and_may_be_sync(
     assert in_threads == {"one", "two", "three", "any"}
 
 
-async def test_a_hook_that_raises_is_logged_and_changes_nothing(
+async def test_an_error_hook_that_raises_is_logged_and_changes_no_outcome(
     receiver: Receiver, webhook_sender: SenderFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     handlers = Handlers(receiver, "a")
@@ -119,7 +119,7 @@ async def test_a_hook_that_raises_is_logged_and_changes_nothing(
     assert causes[1].__cause__ is exit_attempt
 
 
-async def test_the_answer_does_not_wait_for_a_hook(
+async def test_the_answer_does_not_wait_for_error_hooks(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
     handlers = Handlers(receiver, "a")
@@ -140,7 +140,7 @@ async def test_the_answer_does_not_wait_for_a_hook(
         gate.set()
 
 
-async def test_a_failure_is_logged_with_its_traceback_and_without_hooks_too(
+async def test_without_error_hooks_too_a_failure_is_logged_with_its_traceback(
     receiver: Receiver, webhook_sender: SenderFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     error = Handlers(receiver, "a").raises["a"] = ValueError("the reason why")

@@ -1,4 +1,4 @@
-"""A delivery leaves nothing that only the garbage collector could free: no body waits for it."""
+"""A delivery makes no reference cycle, so its body is freed without the garbage collector."""
 
 import gc
 import logging
@@ -59,7 +59,7 @@ def unreadable() -> SignedRequest:
 
 @pytest.fixture
 def no_collections(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    caplog.set_level(logging.CRITICAL, "hookonce")  # pytest would keep the errors
+    caplog.set_level(logging.CRITICAL, "hookonce")  # pytest would keep logged errors alive
     gc.collect()
     gc.disable()
     yield
@@ -91,7 +91,7 @@ async def test_a_delivery_leaves_no_cyclic_garbage(
 
 
 @pytest.mark.usefixtures("no_collections")
-async def test_a_key_that_cannot_be_had_leaves_no_cyclic_garbage(tmp_path: Path) -> None:
+async def test_a_key_lock_that_is_not_acquired_leaves_no_cyclic_garbage(tmp_path: Path) -> None:
     receiver = Receiver(secrets=SECRET, store=f"sqlite:///{tmp_path}/hooks.db")
     receiver.on(CommentReceived, serial_by=no_key)(succeed)
     await check_for_garbage(receiver, genuine, 500)
@@ -121,7 +121,7 @@ async def answered(receiver: Receiver, request: SignedRequest, status: int) -> N
     assert (await receiver.handle(request.body, request.headers)).status == status
 
 
-def test_a_command_that_serves_collects_rarely() -> None:
+def test_serving_commands_run_the_garbage_collector_rarely() -> None:
     before = gc.get_threshold()
     try:
         collect_rarely()

@@ -1,4 +1,4 @@
-"""A handler beyond its time limit is cancelled, or reported where it cannot be."""
+"""A handler beyond its time limit is cancelled, or reported if it cannot be cancelled."""
 
 import asyncio
 import threading
@@ -71,7 +71,7 @@ async def test_a_sync_handler_beyond_its_time_limit_keeps_its_event_and_is_repor
             await until(lambda: "more than 0.05 s" in caplog.text)
             [problem] = (await receiver.check()).problems
             assert "beyond their time limit: 1" in problem
-            # Well past the lease, it still has its event for itself.
+            # The first lease has ended long ago, but no other attempt gets the event.
             for _ in range(4):
                 (await sender.send(event)).expect(503, "in_flight")
         finally:
@@ -81,7 +81,7 @@ async def test_a_sync_handler_beyond_its_time_limit_keeps_its_event_and_is_repor
         assert (await receiver.check()).ready
 
 
-async def test_a_sync_handler_that_waits_for_a_thread_does_not_run_out_of_time(
+async def test_the_time_limit_of_a_sync_handler_does_not_run_while_it_waits_for_a_thread(
     webhook_secret: str, webhook_sender: SenderFactory, tmp_path: Path
 ) -> None:
     limits = Limits(handler_timeout_seconds=0.05, threads=1, answer_seconds=5)
@@ -104,7 +104,7 @@ async def test_a_sync_handler_that_waits_for_a_thread_does_not_run_out_of_time(
         assert sorted(ran) == sorted(event.id for event in events)
 
 
-async def test_a_sync_handler_is_overdue_from_its_start_and_not_from_its_waiting(
+async def test_a_sync_handler_is_overdue_counted_from_its_start_in_the_thread(
     webhook_secret: str, webhook_sender: SenderFactory, tmp_path: Path
 ) -> None:
     limits = Limits(handler_timeout_seconds=0.3, threads=1, answer_seconds=0.1)
@@ -124,7 +124,7 @@ async def test_a_sync_handler_is_overdue_from_its_start_and_not_from_its_waiting
             (await sender.send(event)).expect(503, "still_running")
         await until_async(lambda: is_unready(receiver))
         assert ran == ["first"]
-        await asyncio.sleep(0.3)  # by now the second has waited for longer than it may run
+        await asyncio.sleep(0.3)  # the second handler has waited longer than its time limit
         assert len(receiver._wiring.attempts.overdue) == 1
         gates["first"].set()
         await until(lambda: ran == ["first", "second"])
@@ -133,7 +133,7 @@ async def test_a_sync_handler_is_overdue_from_its_start_and_not_from_its_waiting
         gates["second"].set()
 
 
-async def test_a_timeout_inside_a_handler_is_its_own_error(
+async def test_a_timeout_error_raised_by_a_handler_is_its_own_failure(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
     own, told = TimeoutError("the bank did not answer"), list[ExceptionGroup[Exception]]()

@@ -23,7 +23,7 @@ from hookonce.testing.pytest_plugin import SenderFactory
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_failure_of_one_handler_hides_no_other_and_only_it_runs_again(
+async def test_after_a_failure_all_handlers_have_run_and_only_the_failed_one_runs_again(
     any_store: str, webhook_secret: str, webhook_sender: SenderFactory
 ) -> None:
     receiver = Receiver(secrets=webhook_secret, store=any_store)
@@ -128,7 +128,7 @@ async def _wait_for(gate: asyncio.Event, _: CommentReceived) -> None:
     await gate.wait()
 
 
-async def test_a_checkpoint_that_fails_is_tried_again(
+async def test_a_failed_recording_of_finished_handlers_is_tried_again(
     webhook_secret: str, webhook_sender: SenderFactory
 ) -> None:
     store = Recording(MemoryStore())
@@ -187,7 +187,7 @@ async def test_an_attempt_whose_lease_was_lost_settles_nothing(
         store.failures["extend"] = -1
         slow = asyncio.create_task(slow_sender.send(event))
         await until(lambda: stalled_ran)
-        (await sender.send(event)).expect(200, "handled")  # once the lease has run out
+        (await sender.send(event)).expect(200, "handled")  # after the slow attempt's lease
         store.failures.clear()
         await until(lambda: "was lost" in caplog.text)
         gate.set()
@@ -197,7 +197,7 @@ async def test_an_attempt_whose_lease_was_lost_settles_nothing(
     assert (len(stalled_ran), len(healthy_ran)) == (1, 1)
 
 
-async def test_one_heartbeat_that_fails_does_not_lose_a_short_lease(
+async def test_one_failed_extension_does_not_lose_a_short_lease(
     tmp_path: Path, webhook_secret: str, webhook_sender: SenderFactory
 ) -> None:
     store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))

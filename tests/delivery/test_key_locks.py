@@ -1,4 +1,4 @@
-"""Handlers that take turns by a key: events that come too late, and one run at a time."""
+"""Handlers with a key: one run at a time for each key, and late events are skipped."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CHANNEL = "chan_1"
 def channel_event(
     minute: float, *, channel: str = CHANNEL, event_id: str | None = None
 ) -> ChannelUnhealthy:
-    """Return an event of a channel, so many minutes after noon."""
+    """Return an event of a channel, created this many minutes after noon."""
     return make_event(
         ChannelUnhealthy,
         event_id=event_id,
@@ -64,7 +64,7 @@ def comment_on(
 
 
 class Runs:
-    """A handler that notes what it ran for, and does what a test tells it to."""
+    """A handler that notes its events, and does what a test tells it to do."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -98,8 +98,9 @@ def serial(receiver: Router, name: str = "serial") -> Runs:
     return runs
 
 
-# A wait that ends before an answer is due leaves the store a moment to take the event back. Virtual
-# time stands still meanwhile, so that no moment is too short on a busy machine.
+# An attempt stops waiting for a key lock a moment before its answer is due, so that it can still
+# release the event. Virtual time stands still during a call, so this moment is long enough even on
+# a busy machine.
 in_virtual_time = pytest.mark.parametrize(
     "anyio_backend", [("asyncio", {"loop_factory": VirtualLoop})], ids=[""]
 )
@@ -169,9 +170,7 @@ class TestLatest:
         assert runs.ids == [newer.id, elsewhere.id]
         assert others.ids == [newer.id, older.id, elsewhere.id]
 
-    async def test_a_newer_event_that_fails_blocks_nobody_and_is_stale_only_behind_a_success(
-        self, url: str
-    ) -> None:
+    async def test_a_newer_event_that_fails_makes_no_older_event_stale(self, url: str) -> None:
         receiver = receiver_on(url)
         runs = latest(receiver)
         older, newer = channel_event(1), channel_event(2)
@@ -184,7 +183,7 @@ class TestLatest:
         assert runs.ids == [newer.id, older.id, newer.id]
 
     @pytest.mark.parametrize("error", [ValueError("x"), Retry(after=1), Reject("x")])
-    async def test_no_failure_leaves_the_key_locked(self, url: str, error: Exception) -> None:
+    async def test_every_failure_releases_the_key_lock(self, url: str, error: Exception) -> None:
         receiver = receiver_on(url)
         runs = latest(receiver)
         async with receiver:
@@ -197,7 +196,7 @@ class TestLatest:
         ("ties", "reason"),
         [({}, "handled"), ({"ties": "apply"}, "handled"), ({"ties": "drop"}, "stale")],
     )
-    async def test_ties_are_applied_unless_they_are_to_be_dropped(
+    async def test_events_of_the_same_time_are_handled_unless_drop_ties_is_set(
         self, url: str, ties: dict[str, str], reason: str
     ) -> None:
         receiver = receiver_on(url)
@@ -234,7 +233,7 @@ class TestLatest:
             async with receiver:
                 assert answer_of(await deliver(receiver, event)) == (200, reason)
 
-    async def test_after_a_crash_between_watermark_and_record_an_event_finds_its_own_watermark(
+    async def test_after_a_crash_before_its_record_an_event_is_recognised_by_its_own_watermark(
         self,
     ) -> None:
         store, records = MemoryStore(), Records()
@@ -243,7 +242,7 @@ class TestLatest:
         receiver.observe(records)
         key_lock, token = KeyLock("default", "latest", CHANNEL), new_token()
         async with receiver:
-            # What the process had done before it died.
+            # An earlier process has recorded the watermark, and has then died.
             await store.acquire_key_lock(key_lock, token, 30.0)
             await store.release_key_lock(key_lock, token, watermark=watermark_of(event))
             assert answer_of(await deliver(receiver, event, 2)) == (200, "handled")
@@ -252,7 +251,8 @@ class TestLatest:
 
 
 class TestOneAtATime:
-    async def test_runs_of_one_key_never_overlap_and_all_are_done(self, url: str) -> None:
+    @pytest.mark.sample(1)
+    async def test_runs_with_one_key_never_overlap_and_every_event_is_done(self, url: str) -> None:
         receiver = receiver_on(url)
         runs = serial(receiver)
         async with receiver:
@@ -262,7 +262,7 @@ class TestOneAtATime:
         assert [answer_of(outcome) for outcome in outcomes] == [(200, "handled")] * 8
         assert (len(runs.ids), runs.most_at_once) == (8, 1)
 
-    async def test_runs_of_different_keys_and_of_none_go_side_by_side(self) -> None:
+    async def test_handlers_with_different_keys_or_without_a_key_run_side_by_side(self) -> None:
         receiver, runs = receiver_on(), Runs()
         keys: dict[str, str | int | None] = {"evt_1": "a", "evt_2": 7, "evt_3": None, "evt_4": None}
         receiver.on(CommentReceived, name="keys", serial_by=lambda event: keys[event.id])(runs)
@@ -291,7 +291,7 @@ class TestOneAtATime:
         assert len(theirs.ids) == 1
 
     @in_virtual_time
-    async def test_who_waits_longer_than_the_answer_budget_is_answered_in_flight_and_not_counted(
+    async def test_a_wait_beyond_the_answer_budget_is_answered_in_flight_and_is_no_attempt(
         self, url: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         receiver, errors = receiver_on(virtual(url), answer_seconds=0.3), list[object]()
@@ -319,7 +319,7 @@ class TestOneAtATime:
         assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
     @in_virtual_time
-    async def test_handlers_of_one_event_wait_each_for_itself(self, url: str) -> None:
+    async def test_each_handler_of_an_event_waits_for_its_own_key_lock(self, url: str) -> None:
         receiver = receiver_on(virtual(url), answer_seconds=0.3)
         runs, free = serial(receiver), Runs()
         receiver.on(CommentReceived, name="free")(free)
@@ -336,7 +336,9 @@ class TestOneAtATime:
         assert free.ids == [first.id, second.id]
         assert runs.ids == [first.id, second.id]
 
-    async def test_on_the_last_chance_it_waits_on(self, tmp_path: Path) -> None:
+    async def test_on_the_last_chance_a_handler_waits_for_its_key_lock_beyond_the_answer_budget(
+        self, tmp_path: Path
+    ) -> None:
         receiver = receiver_on(sqlite_url(tmp_path), answer_seconds=0.2)
         runs = serial(receiver)
         runs.key_lock = asyncio.Event()
@@ -350,7 +352,7 @@ class TestOneAtATime:
             await until(lambda: second.id in runs.ids)
             await until_async(lambda: _is(receiver, second, "duplicate"))
 
-    async def test_on_the_last_chance_it_is_a_dead_letter_after_the_handlers_time_limit(
+    async def test_on_the_last_chance_a_wait_beyond_the_handlers_time_limit_is_a_dead_letter(
         self, tmp_path: Path
     ) -> None:
         store = SQLiteStore(tmp_path / "hooks.db")
@@ -371,7 +373,7 @@ class TestOneAtATime:
         assert runs.ids == []
 
     @in_virtual_time
-    async def test_a_replay_waits_within_the_answer_budget_and_stays_a_dead_letter(
+    async def test_a_replay_waits_for_its_key_lock_within_the_answer_budget_and_stays_a_dead_letter(
         self, tmp_path: Path
     ) -> None:
         store = virtual(sqlite_url(tmp_path))
@@ -406,7 +408,7 @@ class TestOneAtATime:
 
 
 class TestLeases:
-    async def test_the_key_is_held_for_as_long_as_the_run_takes(self, tmp_path: Path) -> None:
+    async def test_a_key_lock_is_held_for_as_long_as_the_handler_runs(self, tmp_path: Path) -> None:
         store = SQLiteStore(tmp_path / "hooks.db")
         receiver = receiver_on(store, lease_seconds=0.5)
         runs = serial(receiver)
@@ -436,16 +438,18 @@ class TestLeases:
         async with receiver:
             running = asyncio.create_task(deliver(receiver, channel_event(2)))
             await until(lambda: runs.at_once)
-            store._key_locks.clear()  # as if its lease had run out in the store
+            store._key_locks.clear()  # simulates that the lease has run out in the store
             await store.acquire_key_lock(key_lock, new_token(), 60.0)
             await until(lambda: "was lost; another attempt may have acquired it" in caplog.text)
             runs.key_lock.set()
             assert answer_of(await running) == (200, "handled")
             assert answer_of(await deliver(receiver, channel_event(1))) == (200, "stale")
 
-    async def test_a_process_that_stood_still_after_it_entered_asks_again(self) -> None:
+    async def test_a_process_that_stood_still_after_it_acquired_the_key_lock_asks_again(
+        self,
+    ) -> None:
         class Late(FaultyStore):
-            """Answers when the lease is over, as after SIGSTOP, and somebody else is inside."""
+            """Returns the first grant when another process has the lock, as after a SIGSTOP."""
 
             async def acquire_key_lock(self, *args: Any, **kwargs: Any) -> Any:
                 result = await super().acquire_key_lock(*args, **kwargs)
@@ -466,13 +470,13 @@ class TestLeases:
 
 
 class TestTrouble:
-    async def test_what_the_key_function_raises_is_a_failure_of_the_handler(self, url: str) -> None:
+    async def test_an_error_of_the_key_function_is_a_failure_of_the_handler(self, url: str) -> None:
         receiver, records, runs = receiver_on(url), Records(), Runs()
         receiver.observe(records)
         errors: list[ExceptionGroup[Exception]] = []
 
         @receiver.on_error
-        async def note(group: ExceptionGroup[Exception]) -> None:  # threads would not keep order
+        async def note(group: ExceptionGroup[Exception]) -> None:  # threads would run in any order
             errors.append(group)
 
         keys: list[Callable[[], object]] = [lambda: 1 / 0, lambda: 1.5, _exits, lambda: "k"]
@@ -490,13 +494,13 @@ class TestTrouble:
         assert runs.ids == [event.id]
         raised = [error for group in errors for error in group.exceptions]
         assert [type(error) for error in raised] == [ZeroDivisionError, TypeError, RuntimeError]
-        assert "while its key was asked for" in raised[0].__notes__
+        assert "while its key was computed" in raised[0].__notes__
         assert "str, int or None, not float" in str(raised[1])
         assert [(one.handler, one.attempt, one.seconds) for one in records.failed] == [
             ("keyed", attempt, 0.0) for attempt in (1, 2, 3)
         ]
 
-    async def test_a_key_lock_that_the_store_cannot_give_is_no_failure_of_the_handler(
+    async def test_a_store_that_fails_at_a_key_lock_is_no_failure_of_the_handler(
         self,
     ) -> None:
         store = FaultyStore(MemoryStore())
@@ -533,7 +537,7 @@ class TestTrouble:
             runs.error = None
             assert answer_of(await deliver(receiver, event, 2)) == (200, "handled")
 
-    async def test_a_shutdown_while_it_waits_releases_the_event_at_once_and_uncounted(
+    async def test_a_shutdown_during_a_wait_for_a_key_lock_releases_the_event_without_an_attempt(
         self, tmp_path: Path
     ) -> None:
         store = SQLiteStore(tmp_path / "hooks.db")
@@ -594,7 +598,7 @@ class TestTrouble:
     async def test_a_thread_that_succeeds_while_it_is_cancelled_raises_the_watermark(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """An older event must not come after it in the next process."""
+        """Otherwise an older event could run in the next process, after the newer event."""
         await self.succeed_in_a_cancelled_thread(
             tmp_path, monkeypatch, name="latest", latest_by=lambda event: event.data.id
         )
@@ -629,7 +633,7 @@ class TestTrouble:
 
         monkeypatch.setattr(Threads, "submit", noted)
 
-        # The first to be cancelled; the loop stands still until the thread has ended.
+        # This handler is cancelled first. It blocks the loop until the thread has ended.
         @receiver.on(ChannelUnhealthy, name="cancelled")
         async def hold_up(_: ChannelUnhealthy) -> None:
             try:
@@ -650,7 +654,7 @@ class TestTrouble:
 
 
 class TestRegistration:
-    def test_contradictions_are_refused(self) -> None:
+    def test_contradicting_options_of_keys_are_refused(self) -> None:
         receiver = Router()
 
         def key(_: object) -> str:
@@ -675,7 +679,7 @@ class TestRegistration:
         with pytest.raises(TypeError, match="no option 'latest_of'"):
             receiver.on(CommentReceived, latest_of=key)  # type: ignore[call-overload]
 
-    async def test_copies_and_included_routers_have_the_same_keys(self) -> None:
+    async def test_copies_and_included_routers_keep_the_key_functions(self) -> None:
         router = Router()
         runs = latest(router)
         receiver = receiver_on()
@@ -688,7 +692,7 @@ class TestRegistration:
                 assert answer_of(await deliver(one, older)) == (200, "stale")
         assert runs.ids == [newer.id, newer.id]
 
-    async def test_unknown_types_have_keys_too(self) -> None:
+    async def test_handlers_of_unknown_types_may_have_key_functions(self) -> None:
         receiver, runs = receiver_on(), Runs()
 
         @receiver.on_unknown(name="unknown", latest_by=lambda event: event.type)
@@ -705,7 +709,7 @@ class TestRegistration:
     @pytest.mark.parametrize(
         "key", ["k" * 201, "half \ud83d of a pair", "a\0b", "a\nb ", "", "k" * 200, -7, 10**30]
     )
-    async def test_any_key_is_one_that_a_store_can_hold(
+    async def test_any_key_becomes_a_text_that_every_store_can_hold(
         self, tmp_path: Path, key: str | int
     ) -> None:
         receiver, runs = receiver_on(sqlite_url(tmp_path)), Runs()
@@ -715,7 +719,7 @@ class TestRegistration:
             assert answer_of(await deliver(receiver, channel_event(1))) == (200, "stale")
 
     @pytest.mark.parametrize("victim", ["k" * 201, "a\nb", "k "])
-    async def test_no_user_can_name_himself_with_the_digest_of_anothers_key(
+    async def test_no_key_that_looks_like_a_digest_can_equal_the_digest_of_another_key(
         self, url: str, victim: str
     ) -> None:
         digest = sha256(victim.encode()).hexdigest()

@@ -1,7 +1,8 @@
-"""The last attempt is told from others by what the sender has signed, never by an unsigned header.
+"""The receiver recognises the last attempt by signed values, never by an unsigned header.
 
-A copy of a genuine delivery can carry any count. It must not bury an event that the sender will
-bring again; and an event that the sender brings no more must be a dead letter in the end.
+A copy of a genuine delivery can have any attempt number in its header. The copy must not bury an
+event that the sender will deliver again. An event that the sender no longer delivers must become a
+dead letter in the end.
 """
 
 from __future__ import annotations
@@ -47,7 +48,13 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["sqlite", "valkey", "memory"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "store" in metafunc.fixturenames:
+        others = [] if "keeping" in metafunc.fixturenames else ["memory"]
+        metafunc.parametrize("store", ["sqlite", "valkey", *others], indirect=True)
+
+
+@pytest.fixture
 def store(request: pytest.FixtureRequest, clock: Clock) -> Store:
     if request.param == "sqlite":
         return SQLiteStore(request.getfixturevalue("tmp_path") / "hooks.db", clock=clock)
@@ -59,13 +66,12 @@ def store(request: pytest.FixtureRequest, clock: Clock) -> Store:
 
 @pytest.fixture
 def keeping(store: Store) -> Store:
-    if not store.keeps_bodies:
-        pytest.skip("a store in memory keeps no bodies")
+    """Return a store that keeps bodies."""
     return store
 
 
 class Sender:
-    """Brings one event, signed at the clock's time, with whatever count is asked for."""
+    """Delivers one event, signed at the clock's time, with a given attempt number."""
 
     def __init__(self, clock: Clock, created_at: float = START) -> None:
         self.clock = clock
@@ -108,10 +114,10 @@ async def dead_count(receiver: Receiver) -> int:
     return (await receiver.store.stats()).dead
 
 
-# three ways in which an unsigned count could bury an event
+# Three ways in which an unsigned count could bury an event
 
 
-async def test_a_copy_that_says_it_is_the_ninth_during_a_failure_buries_nothing(
+async def test_a_copy_with_attempt_9_in_its_header_during_a_failure_buries_nothing(
     store: Store, clock: Clock, sender: Sender
 ) -> None:
     receiver, handler = receiver_at(store, clock)
@@ -131,11 +137,11 @@ async def test_a_copy_that_says_it_is_the_ninth_during_a_failure_buries_nothing(
     assert [context.last_chance for context in handler.contexts] == [False] * 3
 
 
-async def test_a_copy_that_says_it_is_the_ninth_beside_an_attempt_buries_nothing(
+async def test_a_copy_with_attempt_9_in_its_header_during_an_attempt_buries_nothing(
     store: Store, clock: Clock, sender: Sender
 ) -> None:
     receiver, handler = receiver_at(store, clock, answer_seconds=0.05)
-    other, _ = receiver_at(store, clock, answer_seconds=0.05)  # as another process would
+    other, _ = receiver_at(store, clock, answer_seconds=0.05)  # acts as another process
     async with receiver, other:
         gate = asyncio.Event()
         handler.does = partial(fail_after, gate)
@@ -152,10 +158,10 @@ async def test_a_copy_that_says_it_is_the_ninth_beside_an_attempt_buries_nothing
         assert await receiver.dead.list() == []
 
 
-async def test_a_crash_after_a_copy_that_says_it_is_the_ninth_buries_nothing(
+async def test_a_crash_after_a_copy_with_attempt_9_in_its_header_buries_nothing(
     store: Store, clock: Clock, sender: Sender
 ) -> None:
-    """The claim is never given back: its lease runs out, as after a crash."""
+    """The claim is never released: its lease runs out, as after a crash."""
     cut_off = FaultyStore(store)
     crashing, handler = receiver_at(cut_off, clock)
     after_it, healthy = receiver_at(store, clock)
@@ -171,11 +177,11 @@ async def test_a_crash_after_a_copy_that_says_it_is_the_ninth_buries_nothing(
     assert healthy.attempts == [2]
 
 
-# the real last chance
+# The real last attempt
 
 
 @pytest.mark.parametrize("hint", [9, 1], ids=["by the hint", "by its own count"])
-async def test_the_last_attempt_by_what_is_signed_is_a_dead_letter_with_its_bytes(
+async def test_the_last_attempt_by_the_signed_times_becomes_a_dead_letter_with_its_bytes(
     keeping: Store, clock: Clock, sender: Sender, hint: int
 ) -> None:
     receiver, handler = receiver_at(keeping, clock)
@@ -221,13 +227,13 @@ async def test_an_event_from_the_future_is_kept_for_26_hours_and_no_longer(
         assert await sender.brings(receiver, 9) == (202, "already_dead")
 
 
-# nobody comes again
+# Events that the sender never delivers again
 
 
-async def test_what_nobody_brings_again_is_a_dead_letter_26_hours_after_it_was_created(
+async def test_an_event_that_is_not_delivered_again_is_a_dead_letter_26_hours_after_its_creation(
     keeping: Store, clock: Clock, sender: Sender
 ) -> None:
-    """No step of anybody is needed for it."""
+    """The kept delivery becomes a dead letter without a call to the store."""
     receiver, handler = receiver_at(keeping, clock)
     handler.raises(ValueError("down"))
     async with receiver:
@@ -255,7 +261,7 @@ async def test_what_nobody_brings_again_is_a_dead_letter_26_hours_after_it_was_c
         assert await dead_count(receiver) == 0
 
 
-async def test_a_crash_that_nobody_follows_up_is_an_interrupted_dead_letter_in_the_end(
+async def test_after_a_crash_without_a_further_delivery_the_event_is_an_interrupted_dead_letter(
     keeping: Store, clock: Clock, sender: Sender
 ) -> None:
     cut_off = FaultyStore(keeping)
@@ -273,13 +279,13 @@ async def test_a_crash_that_nobody_follows_up_is_an_interrupted_dead_letter_in_t
         assert await sender.brings(after_it, 9) == (200, "duplicate")
 
 
-async def test_it_may_fail_again_and_again_before_that_and_is_handled_when_it_succeeds(
+async def test_a_kept_event_that_fails_at_many_deliveries_is_handled_when_one_succeeds(
     keeping: Store, clock: Clock, sender: Sender
 ) -> None:
     receiver, handler = receiver_at(keeping, clock)
     handler.raises(ValueError("down"))
     async with receiver:
-        for number in range(1, 12):  # with copies, more than the sender makes
+        for number in range(1, 12):  # more deliveries than the sender makes: some are copies
             clock.now += HOUR
             assert await sender.brings(receiver, number) == (500, "handler_failed")
         assert [letter.is_kept for letter in await receiver.dead.list()] == [True]
@@ -289,10 +295,10 @@ async def test_it_may_fail_again_and_again_before_that_and_is_handled_when_it_su
         assert await receiver.dead.list() == []
 
 
-# what a person can do before that
+# what an operator can do before the 26 hours have passed
 
 
-async def test_a_replay_of_what_is_only_kept_buries_it_no_more_than_an_attempt_does(
+async def test_a_failed_replay_of_a_kept_event_does_not_bury_it(
     keeping: Store, clock: Clock, sender: Sender
 ) -> None:
     receiver, handler = receiver_at(keeping, clock)
@@ -308,7 +314,7 @@ async def test_a_replay_of_what_is_only_kept_buries_it_no_more_than_an_attempt_d
         assert await sender.brings(receiver, 3) == (200, "duplicate")
 
 
-async def test_a_replay_of_what_is_kept_beside_an_attempt_says_that_it_is_in_flight(
+async def test_a_replay_of_a_kept_event_during_an_attempt_reports_it_in_flight(
     keeping: Store, clock: Clock, sender: Sender
 ) -> None:
     receiver, handler = receiver_at(keeping, clock, answer_seconds=0.05)
@@ -327,7 +333,7 @@ async def test_a_replay_of_what_is_kept_beside_an_attempt_says_that_it_is_in_fli
         assert await keeping.replay(key, token, 30.0) is None
 
 
-async def test_who_discards_what_is_only_kept_needs_no_further_attempt(
+async def test_a_kept_event_can_be_discarded_without_another_attempt(
     keeping: Store, clock: Clock, sender: Sender
 ) -> None:
     receiver, handler = receiver_at(keeping, clock)
@@ -339,10 +345,10 @@ async def test_who_discards_what_is_only_kept_needs_no_further_attempt(
     assert handler.runs == 1
 
 
-# an inbox that takes over
+# A receiver that gets an inbox later
 
 
-async def test_an_inbox_takes_over_what_was_kept_with_what_has_finished(
+async def test_an_inbox_takes_over_a_kept_event_with_its_finished_handlers(
     keeping: Store, clock: Clock, sender: Sender
 ) -> None:
     inline, handler = receiver_at(keeping, clock)

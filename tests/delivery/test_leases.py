@@ -1,4 +1,4 @@
-"""A handler begins only while its event is this process's own."""
+"""A handler begins only while this process owns its event."""
 
 import asyncio
 import threading
@@ -55,7 +55,7 @@ async def test_a_handler_does_not_begin_when_another_has_blocked_the_loop_past_t
     assert ran == ["first here", "first there", "second there"]
 
 
-async def test_an_event_that_another_process_has_when_its_body_is_kept_is_not_begun(
+async def test_an_event_that_another_process_has_claimed_when_its_body_is_kept_is_not_handled(
     durable_url: str,
 ) -> None:
     class Lost(FaultyStore):
@@ -74,10 +74,11 @@ async def test_an_event_that_another_process_has_when_its_body_is_kept_is_not_be
     assert ran == []
 
 
-async def test_an_event_that_was_not_begun_costs_no_attempt_and_calls_no_error_hook(
+@pytest.mark.sample(1)
+async def test_an_event_whose_handlers_did_not_begin_costs_no_attempt_and_calls_no_error_hook(
     store_url: str,
 ) -> None:
-    """The store fails to say whose the event is by now."""
+    """The store fails when the attempt asks whether it still owns the event."""
     store = FaultyStore(open_store(store_url, clock=time.time))
     receiver = receiver_on(store, lease_seconds=0.3)
     attempts, told = list[int](), list[BaseException]()
@@ -98,6 +99,31 @@ async def test_an_event_that_was_not_begun_costs_no_attempt_and_calls_no_error_h
         del store.gates["claim"]
         assert answer_of(await deliver(receiver, event, attempt=2)) == (200, "handled")
     assert (attempts, told) == ([1], [])
+
+
+@pytest.mark.sample(1)
+async def test_a_handler_does_not_begin_when_the_loop_was_blocked_while_the_lease_was_extended(
+    store_url: str,
+) -> None:
+    class Blocking(FaultyStore):
+        async def extend(self, *arguments: Any) -> Ownership:
+            ownership = await self.inner.extend(*arguments)
+            time.sleep(0.4)  # noqa: ASYNC251 - the stall is longer than the lease
+            return ownership
+
+    store = Blocking(open_store(store_url, clock=time.time))
+    receiver, ran = receiver_on(store, lease_seconds=0.3), list[str]()
+
+    async def note(event: CommentReceived) -> None:
+        ran.append(event.id)
+
+    on(receiver, "note", note)
+    async with receiver:
+        slow = store.hang("claim")
+        answer = asyncio.create_task(deliver(receiver, make_event(CommentReceived)))
+        asyncio.get_running_loop().call_later(0.4, slow.set)
+        assert answer_of(await answer) == (503, "in_flight")
+    assert ran == []
 
 
 async def test_a_success_is_recorded_although_the_store_cancels_its_call(store_url: str) -> None:
@@ -122,7 +148,7 @@ async def test_a_success_is_recorded_although_the_store_cancels_its_call(store_u
     assert store.calls["complete"] == 2
 
 
-async def test_a_stop_is_not_undone_by_a_call_that_is_late_at_the_same_moment(
+async def test_a_shutdown_is_not_undone_by_a_store_call_that_times_out_at_the_same_moment(
     tmp_path: Any,
 ) -> None:
     store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
@@ -137,14 +163,18 @@ async def test_a_stop_is_not_undone_by_a_call_that_is_late_at_the_same_moment(
         event = make_event(CommentReceived)
         request = asyncio.create_task(deliver(receiver, event, attempt=9))
         await until(lambda: store.calls["keep"])
-        [run] = receiver._wiring.attempts._by_task.values()  # both in one turn of the loop
+        [run] = (
+            receiver._wiring.attempts._by_task.values()
+        )  # the time-out and the shutdown happen in one turn of the loop
         run.enforce_limits(asyncio.get_running_loop().time() + 0.2)
         run.stop()
         assert answer_of(await request) == (503, "shutting_down")
     assert ran == []
 
 
-async def test_a_run_that_is_cancelled_before_its_first_step_is_answered_and_forgotten() -> None:
+async def test_an_attempt_that_is_cancelled_before_its_first_step_is_answered_and_forgotten() -> (
+    None
+):
     receiver, ran = receiver_on("memory://"), list[str]()
 
     async def note(event: CommentReceived) -> None:
@@ -154,17 +184,17 @@ async def test_a_run_that_is_cancelled_before_its_first_step_is_answered_and_for
     async with receiver:
         event, runs = make_event(CommentReceived), receiver._wiring.attempts
         request = asyncio.create_task(deliver(receiver, event))
-        while not runs._by_task:  # noqa: ASYNC110 - its first step is in the next turn
+        while not runs._by_task:  # noqa: ASYNC110 - the task begins in the next turn
             await asyncio.sleep(0)
         [task] = runs._by_task
         task.cancel()
         assert answer_of(await request) == (503, "shutting_down")
-        assert await runs.idle(1)
+        assert await runs.wait_until_idle(1)
         assert answer_of(await deliver(receiver, event, attempt=2)) == (200, "handled")
     assert ran == [event.id]
 
 
-async def test_an_attempt_has_all_that_its_parts_name_from_its_beginning() -> None:
+async def test_every_attribute_of_an_attempt_is_set_from_its_beginning() -> None:
     receiver, lacking = receiver_on("memory://"), list[str]()
 
     async def look(_: CommentReceived) -> None:
@@ -180,7 +210,7 @@ async def test_an_attempt_has_all_that_its_parts_name_from_its_beginning() -> No
 
 @pytest.mark.parametrize("has_other", [False, True])
 @pytest.mark.parametrize("raises", [True, False])
-async def test_a_handler_that_cancels_its_own_task_ends_as_it_says(
+async def test_a_handler_that_cancels_its_own_task_fails_or_succeeds_as_it_ends(
     store_url: str, has_other: bool, raises: bool
 ) -> None:
     receiver, ran = receiver_on(store_url), list[str]()

@@ -20,6 +20,7 @@ from hookonce.testing import make_event
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.sample(1)
 async def test_a_retry_joins_the_attempt_whose_lease_ended_while_the_loop_was_blocked(
     store_url: str,
 ) -> None:
@@ -55,6 +56,7 @@ def _router(name: str, handler: Callable[..., Any]) -> Router:
     return router
 
 
+@pytest.mark.sample(1)
 async def test_a_retry_joins_the_attempt_whose_lease_ended_while_the_store_was_away(
     store_url: str,
 ) -> None:
@@ -71,7 +73,7 @@ async def test_a_retry_joins_the_attempt_whose_lease_ended_while_the_store_was_a
         event = make_event(CommentReceived)
         store.failures["extend"] = -1
         assert answer_of(await deliver(receiver, event)) == (503, "still_running")
-        await until(lambda: store.calls["extend"] >= 12)  # longer than the lease
+        await until(lambda: store.calls["extend"] >= 12)  # no extension for longer than the lease
         assert answer_of(await deliver(receiver, event, attempt=2)) == (503, "in_flight")
         gate.set()
         store.failures.clear()
@@ -83,7 +85,7 @@ async def _is_duplicate(receiver: Receiver, event: Event[Any]) -> bool:
     return (await deliver(receiver, event, attempt=3)).reason == "duplicate"
 
 
-async def test_an_event_that_another_process_claimed_while_this_one_was_stalled_is_not_begun_here(
+async def test_an_event_that_another_process_claimed_during_a_stall_is_not_handled_here(
     durable_url: str,
 ) -> None:
     stalled = _Stalled(open_store(durable_url, clock=time.time))

@@ -1,4 +1,4 @@
-"""A delivery without HTTP goes the same way as one over it."""
+"""A delivery without HTTP is processed like a delivery over HTTP."""
 
 import asyncio
 import sys
@@ -89,7 +89,7 @@ async def test_a_loop_whose_tasks_are_eager_handles_an_event(
     assert ran == [event.id]
 
 
-async def test_a_type_without_a_handler_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_type_without_a_handler_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     receiver = receiver_on()
     async with receiver:
         for _ in range(2):
@@ -114,7 +114,7 @@ async def test_an_event_of_another_id_than_was_signed_is_a_dead_letter(tmp_path:
 async def test_an_event_without_a_handler_here_asks_the_store_only_if_another_may_be_outstanding(
     tmp_path: Path,
 ) -> None:
-    """Not for a first delivery, and not where workers find that out."""
+    """The receiver asks the store only at a retry, and only if no worker handles the events."""
     for inbox, attempt, calls in ((None, 1, 0), (None, 2, 1), (Inbox(embedded=False), 2, 0)):
         store = FaultyInboxStore(SQLiteStore(tmp_path / f"{inbox is None}-{attempt}.db"))
         receiver = receiver_on(store, inbox=inbox)

@@ -1,4 +1,4 @@
-"""What handlers ask for is weighed, and a wait that is none is refused."""
+"""Handlers ask for a retry or reject an event; a wait that is not a number is refused."""
 
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ from hookonce.testing.pytest_plugin import SenderFactory
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_retry_is_no_error_unless_it_was_asked_for_in_vain(
+async def test_a_retry_is_reported_as_an_error_only_if_no_attempt_follows(
     durable: Receiver, webhook_sender: SenderFactory
 ) -> None:
     handlers = Handlers(durable, "a", "b")
@@ -51,7 +51,7 @@ async def test_a_retry_is_no_error_unless_it_was_asked_for_in_vain(
         (Reject("x"), ValueError("y"), 500, "handler_failed", None),
     ],
 )
-async def test_what_two_handlers_ask_for_is_weighed(
+async def test_retries_and_rejections_of_two_handlers_are_combined(
     durable: Receiver,
     webhook_sender: SenderFactory,
     first: Exception,
@@ -70,7 +70,7 @@ async def test_what_two_handlers_ask_for_is_weighed(
         assert (letter is not None) == (status == 202)
 
 
-async def test_a_rejection_beside_a_failure_is_a_dead_letter_once_only_it_is_left(
+async def test_a_rejection_beside_a_failure_buries_the_event_once_the_other_handler_has_succeeded(
     durable: Receiver, webhook_sender: SenderFactory
 ) -> None:
     handlers = Handlers(durable, "a", "b", "c")
@@ -92,7 +92,7 @@ async def test_a_rejection_beside_a_failure_is_a_dead_letter_once_only_it_is_lef
 
 
 @pytest.mark.parametrize("after", [-1, float("nan"), float("inf"), timedelta(seconds=-1)])
-async def test_a_retry_refuses_a_wait_that_is_none(after: float | timedelta) -> None:
+async def test_a_retry_refuses_a_wait_that_is_no_time_span(after: float | timedelta) -> None:
     with pytest.raises(ValueError, match="finite number of seconds"):
         Retry(after=after)
 

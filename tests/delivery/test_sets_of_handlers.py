@@ -48,7 +48,7 @@ async def test_a_process_without_the_handler_that_failed_does_not_complete_its_e
     assert ran == ["both", "only new", "only new"]
 
 
-async def test_an_event_is_outstanding_for_a_handler_that_is_for_other_events_here(
+async def test_a_handler_that_here_is_for_other_events_still_counts_as_outstanding(
     durable_url: str,
 ) -> None:
     old, new = receiver_on(durable_url), receiver_on(durable_url)
@@ -132,7 +132,7 @@ async def _has_tried(receiver: Receiver, event: Event[Any], more: int) -> bool:
     return entry is not None and entry.attempts >= more
 
 
-async def test_a_new_handler_does_not_run_for_what_was_completed_before_it_came(
+async def test_a_new_handler_does_not_run_for_events_completed_before(
     durable_url: str,
 ) -> None:
     old, new = receiver_on(durable_url), receiver_on(durable_url)

@@ -1,4 +1,4 @@
-"""A shutdown waits for what runs, and what it has to end is left for the next process."""
+"""A shutdown waits for handlers, then cancels them; the next process runs cancelled handlers."""
 
 import asyncio
 import gc
@@ -55,15 +55,16 @@ async def delivering_site(app: ASGIApp) -> AsyncIterator[tuple[Site, HttpSender]
 
 
 async def is_done(tmp_path: Path, event: CommentReceived) -> None:
-    """Check that the next process knows an event as handled."""
+    """Check that the next process knows the event as done."""
     await at_the_next_process(tmp_path, event, "duplicate")
 
 
 async def at_the_next_process(tmp_path: Path, event: CommentReceived, reason: str) -> list[str]:
-    """Deliver an event to another receiver on the same file and return what ran there."""
-    receiver = receiver_on(sqlite_url(tmp_path), answer_seconds=2)  # less than a lease
+    """Deliver an event to another receiver on the same file; return the event ids it handled."""
+    receiver = receiver_on(sqlite_url(tmp_path), answer_seconds=2)  # shorter than a lease
     ran = counting(receiver)
-    for name in ("waiting", "failing"):  # an event owes its handlers until they have succeeded
+    # Register the first receiver's other handlers, too: the event needs each of them.
+    for name in ("waiting", "failing"):
         receiver.on(CommentReceived, name=name)(lambda _: None)
     async with TestSender(receiver, secrets=SECRET) as sender:
         (await sender.send(event, attempt=2)).expect(200, reason)
@@ -101,7 +102,7 @@ async def test_a_handler_that_outlives_the_drain_is_cancelled_and_released(
         assert done == [event.id]
     assert "handlers still running after 0.1 s: 1;" in caplog.text
     assert told == [], "a shutdown is no failure of the handler"
-    receiver = receiver_on(sqlite_url(tmp_path), answer_seconds=2)  # less than a lease
+    receiver = receiver_on(sqlite_url(tmp_path), answer_seconds=2)  # shorter than a lease
     again, done_again = Waiting(receiver), counting(receiver)
     again.gate.set()
     async with TestSender(receiver, secrets=SECRET) as next_sender:
@@ -110,7 +111,7 @@ async def test_a_handler_that_outlives_the_drain_is_cancelled_and_released(
     assert done_again == [], "what had finished was not recorded with the release"
 
 
-async def test_a_thread_that_outlives_the_drain_keeps_its_event_to_itself_for_its_lease(
+async def test_a_thread_that_outlives_the_drain_keeps_its_event_claimed_for_a_lease(
     tmp_path: Path,
 ) -> None:
     receiver = receiver_on(sqlite_url(tmp_path), drain_seconds=0.1, lease_seconds=1.5, threads=1)
@@ -141,7 +142,7 @@ async def test_a_thread_that_outlives_the_drain_keeps_its_event_to_itself_for_it
                 assert began == [event.id]
 
                 async def handled() -> bool:
-                    # On a slow disk it is recorded when the answer has gone out already.
+                    # A slow disk may outlast the answer budget; a later copy is then a duplicate.
                     return (await next_sender.send(event)).reason in {"handled", "duplicate"}
 
                 await until_async(handled)
@@ -151,7 +152,9 @@ async def test_a_thread_that_outlives_the_drain_keeps_its_event_to_itself_for_it
     assert (done, done_again) == ([event.id], [])
 
 
-async def test_a_thread_that_outlives_the_drain_leaves_what_its_event_owes(tmp_path: Path) -> None:
+async def test_a_thread_that_outlives_the_drain_leaves_its_handler_outstanding(
+    tmp_path: Path,
+) -> None:
     receiver = receiver_on(sqlite_url(tmp_path), drain_seconds=0.05, lease_seconds=0.3)
     done, gate, began = counting(receiver), threading.Event(), threading.Event()
 
@@ -183,7 +186,7 @@ async def test_a_thread_that_outlives_the_drain_leaves_what_its_event_owes(tmp_p
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_thread_that_ends_while_the_rest_is_cancelled_counts_as_it_ended(
+async def test_a_thread_that_ends_while_others_are_cancelled_counts_with_its_result(
     tmp_path: Path, fails: bool
 ) -> None:
     receiver = receiver_on(sqlite_url(tmp_path), drain_seconds=0.05)
@@ -204,7 +207,7 @@ async def test_a_thread_that_ends_while_the_rest_is_cancelled_counts_as_it_ended
         finally:
             gate.set()
             await until(ended.is_set)
-            await asyncio.sleep(0.05)  # for the thread's future to know
+            await asyncio.sleep(0.05)  # let the loop notice the end of the thread
 
     async with TestSender(receiver, secrets=SECRET) as sender:
         event = make_event(CommentReceived)
@@ -212,7 +215,7 @@ async def test_a_thread_that_ends_while_the_rest_is_cancelled_counts_as_it_ended
         await until(lambda: began)
         await receiver.__aexit__(None, None, None)
         (await answer).expect(503, "shutting_down")
-    next_receiver = receiver_on(sqlite_url(tmp_path), answer_seconds=2)  # less than a lease
+    next_receiver = receiver_on(sqlite_url(tmp_path), answer_seconds=2)  # shorter than a lease
     next_receiver.on(CommentReceived, name="thread")(lambda event: began.append(event.id))
     next_receiver.on(CommentReceived, name="cancelled")(lambda _: None)
     async with TestSender(next_receiver, secrets=SECRET) as next_sender:
@@ -220,7 +223,9 @@ async def test_a_thread_that_ends_while_the_rest_is_cancelled_counts_as_it_ended
     assert began == [event.id] * (2 if fails else 1)
 
 
-async def test_what_a_thread_has_only_begun_is_not_recorded_as_finished(tmp_path: Path) -> None:
+async def test_a_handler_that_has_only_begun_in_its_thread_is_not_recorded_as_finished(
+    tmp_path: Path,
+) -> None:
     receiver = receiver_on(sqlite_url(tmp_path), drain_seconds=0.05)
     began = list[str]()
 
@@ -228,7 +233,7 @@ async def test_what_a_thread_has_only_begun_is_not_recorded_as_finished(tmp_path
         began.append(event.id)
         await asyncio.Event().wait()
 
-    receiver.on(CommentReceived, name="counting")(lambda event: wait(event))  # noqa: PLW0108 - a plain function
+    receiver.on(CommentReceived, name="counting")(lambda event: wait(event))  # noqa: PLW0108 - a plain function that returns a coroutine
     event = make_event(CommentReceived)
     async with receiver:
         answer = asyncio.create_task(deliver(receiver, event))
@@ -237,7 +242,7 @@ async def test_what_a_thread_has_only_begun_is_not_recorded_as_finished(tmp_path
     assert await at_the_next_process(tmp_path, event, "handled") == [event.id]
 
 
-async def test_what_finished_just_before_the_end_is_recorded_with_the_release(
+async def test_a_handler_that_finished_just_before_the_end_is_recorded_with_the_release(
     tmp_path: Path,
 ) -> None:
     receiver = receiver_on(sqlite_url(tmp_path), drain_seconds=0.01)
@@ -246,13 +251,13 @@ async def test_what_finished_just_before_the_end_is_recorded_with_the_release(
         event = make_event(CommentReceived)
         answer = asyncio.create_task(sender.send(event))
         await until(lambda: waiting.began and done)
-        await receiver.__aexit__(None, None, None)  # sooner than the next checkpoint
+        await receiver.__aexit__(None, None, None)  # before the next checkpoint is due
         (await answer).expect(503, "shutting_down")
     assert waiting.ended == ["cancelled"]
     assert await at_the_next_process(tmp_path, event, "handled") == []
 
 
-async def test_while_it_shuts_down_a_receiver_takes_nothing_more(tmp_path: Path) -> None:
+async def test_a_receiver_accepts_no_delivery_during_its_shutdown(tmp_path: Path) -> None:
     receiver = receiver_on(sqlite_url(tmp_path))
     waiting = Waiting(receiver)
     async with TestSender(receiver, secrets=SECRET) as sender:
@@ -348,7 +353,7 @@ async def test_a_shutdown_releases_an_event_although_the_store_fails_once(store_
     assert (mailed, booked) == ([event.id], 2 * [event.id])
 
 
-async def test_a_shutdown_that_is_cancelled_closes_the_store_all_the_same(tmp_path: Path) -> None:
+async def test_a_cancelled_shutdown_still_closes_the_store(tmp_path: Path) -> None:
     store, limits = f"sqlite:///{tmp_path}/hooks.db", Limits(drain_seconds=0.1)
     receiver = Receiver(secrets=SECRET, store=store, limits=limits)
     gate, began = asyncio.Event(), list[str]()
@@ -409,7 +414,7 @@ def test_when_the_loop_ends_a_running_thread_keeps_its_event_for_its_lease(
 
 @pytest.fixture
 def collected() -> Iterator[None]:
-    """Collect what a closed loop has left, whose tasks would log errors in a later test."""
+    """Collect the tasks of a closed loop, which would log errors in a later test."""
     yield
     gc.collect()
 
@@ -441,7 +446,7 @@ def test_an_event_left_running_in_a_closed_loop_is_handled_in_the_next_loop(tmp_
             async def is_handled() -> bool:
                 return (await deliver(receiver, event, attempt=2)).status == 200
 
-            await until_async(is_handled)  # where an answer comes late, by the next copy
+            await until_async(is_handled)  # if an answer comes too late, the next copy gets it
             assert await receiver.idle(20)
 
     asyncio.run(deliver_until_handled())

@@ -1,4 +1,4 @@
-"""Sync handlers run in threads, of which there are no more than the limit."""
+"""Sync handlers run in threads; their number has a limit."""
 
 import asyncio
 import contextvars
@@ -89,7 +89,7 @@ async def test_context_variables_reach_sync_and_async_handlers(
     assert sorted(seen) == ["async request 1", "sync request 1"]
 
 
-async def test_a_failure_of_a_sync_handler_is_the_exception_itself(
+async def test_an_error_hook_gets_the_exception_of_a_sync_handler_unwrapped(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
     error, told = ValueError("in a thread"), list[ExceptionGroup[Exception]]()
@@ -114,7 +114,7 @@ async def test_the_threads_of_sync_handlers_end_with_the_lifespan(
     def note(_: CommentReceived) -> None:
         threads.append(threading.current_thread())
 
-    for _ in range(2):  # and a second lifespan begins anew
+    for _ in range(2):  # a second lifespan starts a new thread
         async with webhook_sender(receiver) as sender:
             (await sender.send(make_event(CommentReceived))).expect(200, "handled")
         await until(lambda: not threads[-1].is_alive())

@@ -1,4 +1,4 @@
-"""When a delivery is answered, a store asked again and a lease extended, in virtual time."""
+"""The times at which a receiver answers, repeats calls and extends leases, in virtual time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def loop() -> VirtualLoop:
 
 
 class Timed(FaultyStore):
-    """Notes when each call is begun, in seconds since it was made."""
+    """Notes when each call begins, in seconds since the store was made."""
 
     def __init__(self) -> None:
         super().__init__(MemoryStore(clock=loop().unix_clock))
@@ -54,7 +54,7 @@ class Timed(FaultyStore):
 
 
 class Keeping(Timed):
-    """The same, which says that it keeps bodies."""
+    """A `Timed` store that keeps bodies."""
 
     keeps_bodies = True
 
@@ -70,7 +70,7 @@ def receiver_on(store: Timed, **limits: Any) -> Receiver:
 
 
 async def timed(answer: Coroutine[Any, Any, Outcome]) -> tuple[int, str, float]:
-    """Return an answer with how many seconds it took."""
+    """Return the status and reason of an answer, and the seconds until the answer."""
     began = loop().time()
     outcome = await answer
     return *answer_of(outcome), loop().time() - began
@@ -88,7 +88,7 @@ class TestAnswers:
     async def test_a_claim_that_hangs_is_given_up_within_the_answer_budget(
         self, caplog: pytest.LogCaptureFixture, answer_seconds: float, age: float, seconds: float
     ) -> None:
-        """What is left of the budget, and for a request that comes late one last look."""
+        """A claim may take the rest of the budget; the claim of a late request gets a short try."""
         store = Timed()
         receiver, event = receiver_on(store, answer_seconds=answer_seconds), comment()
         counting(receiver)
@@ -107,7 +107,9 @@ class TestAnswers:
             in caplog.text
         )
 
-    async def test_an_event_in_flight_elsewhere_is_looked_at_more_and_more_seldom(self) -> None:
+    async def test_a_claim_of_an_event_in_flight_elsewhere_is_repeated_at_growing_pauses(
+        self,
+    ) -> None:
         store = Timed()
         receiver, event = receiver_on(store, answer_seconds=2.0), comment()
         ran = counting(receiver)
@@ -118,7 +120,7 @@ class TestAnswers:
         assert is_about(took, 2.0)
         assert store.times["claim"] == [0.0, 0.05, 0.15, 0.35, 0.75, 1.25, 1.75, 2.0]
 
-    async def test_the_wait_for_an_event_in_flight_elsewhere_is_what_is_left_of_its_lease(
+    async def test_the_retry_after_of_an_event_in_flight_elsewhere_is_the_rest_of_its_lease(
         self,
     ) -> None:
         store = Timed()
@@ -129,7 +131,9 @@ class TestAnswers:
             outcome = await deliver(receiver, event)
         assert outcome.headers == {"retry-after": "20"}
 
-    async def test_a_handler_that_goes_on_is_answered_for_at_the_end_of_the_budget(self) -> None:
+    async def test_a_delivery_whose_handler_still_runs_is_answered_at_the_end_of_the_budget(
+        self,
+    ) -> None:
         receiver = receiver_on(Timed(), answer_seconds=3.0)
         waiting = Waiting(receiver)
         async with receiver:
@@ -149,7 +153,8 @@ class TestAnswers:
             copy = await deliver(receiver, event, 2)
             assert answer_of(copy) == (503, "in_flight")
             assert is_about(loop().time() - began, 3.5)
-            assert copy.headers["retry-after"] == "12"  # 11.5, as it was extended half a second ago
+            # The lease was extended half a second ago: 11.5 s are left, which is rounded up.
+            assert copy.headers["retry-after"] == "12"
             assert answer_of(await first) == (503, "still_running")
             second = asyncio.create_task(deliver(receiver, event, 3))
             await asyncio.sleep(0.5)
@@ -158,11 +163,11 @@ class TestAnswers:
         assert len(store.times["claim"]) == 1
 
     @pytest.mark.parametrize(("age", "seconds"), [(0.0, 3.0), (6.0, 2.0), (8.0, 0.95)])
-    async def test_what_cannot_be_stored_in_time_is_left_to_a_retry(
+    async def test_a_delivery_that_cannot_be_stored_in_time_is_left_to_a_retry(
         self, caplog: pytest.LogCaptureFixture, age: float, seconds: float
     ) -> None:
         class Hanging(Timed):
-            async def enqueue(self, delivery: Delivery, token: object) -> EnqueueResult:  # noqa: ARG002 - the contract's
+            async def enqueue(self, delivery: Delivery, token: object) -> EnqueueResult:  # noqa: ARG002 - the signature comes from the contract
                 await asyncio.sleep(FOREVER)
                 raise AssertionError
 
@@ -170,10 +175,10 @@ class TestAnswers:
         counting(receiver)
 
         class Intake:
-            async def enqueue(self, delivery: Delivery) -> EnqueueResult:
+            async def enqueue(self, delivery: Delivery, key_lock: object = None) -> EnqueueResult:  # noqa: ARG002 - the contract has this parameter
                 return await store.enqueue(delivery, None)
 
-        receiver._wiring.pipeline._intake = Intake()  # as of a store with an inbox
+        receiver._wiring.pipeline._intake = Intake()  # makes the store an inbox store
         request = signed_request(event, SECRET)
         async with receiver:
             status, reason, took = await timed(
@@ -186,7 +191,7 @@ class TestAnswers:
             in caplog.text
         )
 
-    async def test_the_last_delivery_of_an_event_in_flight_waits_for_no_store_that_hangs(
+    async def test_a_hanging_store_does_not_delay_the_answer_to_the_last_delivery_in_flight(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         receiver, event = receiver_on(store := Keeping()), comment()
@@ -202,23 +207,23 @@ class TestAnswers:
             " within 0.95 s" in caplog.text
         )
 
-    async def test_what_cannot_be_read_is_answered_within_the_budget_and_kept_too(self) -> None:
+    async def test_an_unreadable_delivery_is_answered_within_the_budget_and_kept(self) -> None:
         receiver = receiver_on(store := Keeping(), answer_seconds=1.0)
         request = signed_request(b"no event", SECRET, message_id="evt_1", attempt=9)
         await store.inner.claim(delivery_key("default", "evt_1"), new_token(), 30.0)
         async with receiver:
             status, reason, took = await timed(receiver.handle(request.body, request.headers))
         assert (status, reason) == (503, "in_flight")
-        assert is_about(took, 4.0)  # the call that hangs has store_seconds
+        assert is_about(took, 4.0)  # the hanging call fails after store_seconds
         assert len(store.times["keep_in_flight"]) == 1
 
 
 class TestShortLimits:
-    """The shortest limit says how often the timer of attempts looks: a tenth of it."""
+    """The timer of attempts has a period of a tenth of the shortest limit."""
 
-    SECONDS = 0.21  # the next look at the longest distance would be at 0.25
+    SECONDS = 0.21  # the timer's longest period would be too long: 0.25
 
-    async def test_of_an_answer(self) -> None:
+    async def test_a_short_answer_budget_shortens_the_timers_period(self) -> None:
         receiver = receiver_on(Timed(), answer_seconds=self.SECONDS)
         waiting = Waiting(receiver)
         async with receiver:
@@ -227,7 +232,7 @@ class TestShortLimits:
         assert (status, reason) == (503, "still_running")
         assert is_about(took, self.SECONDS, 0.03)
 
-    async def test_of_a_handler(self) -> None:
+    async def test_a_short_handler_time_limit_shortens_the_timers_period(self) -> None:
         receiver = receiver_on(Timed(), handler_timeout_seconds=self.SECONDS)
         Waiting(receiver)
         async with receiver:
@@ -235,7 +240,7 @@ class TestShortLimits:
         assert (status, reason) == (500, "handler_failed")
         assert is_about(took, self.SECONDS, 0.03)
 
-    async def test_of_the_store(self) -> None:
+    async def test_a_short_store_time_limit_shortens_the_timers_period(self) -> None:
         receiver = receiver_on(store := Timed(), store_seconds=self.SECONDS)
         counting(receiver)
         gate = store.hang("claim")
@@ -245,7 +250,7 @@ class TestShortLimits:
         assert (status, reason) == (503, "store_unavailable")
         assert is_about(took, self.SECONDS, 0.03)
 
-    async def test_of_a_lease(self) -> None:
+    async def test_a_short_lease_shortens_the_timers_period(self) -> None:
         receiver = receiver_on(store := Timed(), lease_seconds=3 * self.SECONDS)
         waiting = Waiting(receiver)
         async with receiver:
@@ -321,7 +326,7 @@ class TestLeases:
             gate.set()
             waiting.gate.set()
 
-    async def test_what_has_succeeded_is_written_down_soon_while_another_handler_runs(
+    async def test_a_success_is_recorded_soon_while_another_handler_runs(
         self,
     ) -> None:
         receiver, event = receiver_on(store := Timed(), lease_seconds=30.0), comment()
@@ -335,7 +340,7 @@ class TestLeases:
             waiting.gate.set()
             await running
 
-    async def test_a_lone_handler_s_success_is_written_down_once(self) -> None:
+    async def test_the_success_of_a_single_handler_is_written_to_the_store_once(self) -> None:
         receiver = receiver_on(store := Timed())
         counting(receiver)
         async with receiver:
@@ -346,7 +351,7 @@ class TestLeases:
 
 
 class TestTroubleOfTheStore:
-    async def test_a_failure_is_taken_back_at_growing_pauses(self) -> None:
+    async def test_a_failed_release_is_repeated_at_growing_pauses(self) -> None:
         receiver = receiver_on(store := Timed(), lease_seconds=30.0)
         Handlers(receiver, "a").raises["a"] = ValueError("x")
         store.failures["release"] = 8
@@ -357,7 +362,7 @@ class TestTroubleOfTheStore:
             assert await receiver.idle(60)
         assert store.times["release"] == [0.0, 0.1, 0.3, 0.7, 1.5, 3.1, 5.1, 7.1, 9.1]
 
-    async def test_a_success_is_recorded_at_growing_pauses(self) -> None:
+    async def test_a_success_that_cannot_be_recorded_is_repeated_at_growing_pauses(self) -> None:
         receiver = receiver_on(store := Timed(), lease_seconds=30.0)
         counting(receiver)
         store.failures["complete"] = 4
@@ -368,7 +373,7 @@ class TestTroubleOfTheStore:
             assert await receiver.idle(60)
         assert store.times["complete"] == [0.0, 0.1, 0.3, 0.7, 1.5]
 
-    async def test_a_success_that_hangs_is_answered_when_the_store_should_have_answered(
+    async def test_a_success_whose_recording_hangs_is_answered_at_the_store_time_limit(
         self,
     ) -> None:
         receiver, event = receiver_on(store := Timed()), comment()
@@ -382,7 +387,7 @@ class TestTroubleOfTheStore:
             assert await receiver.idle(60)
             assert answer_of(await deliver(receiver, event, 2)) == (200, "duplicate")
 
-    async def test_a_watermark_is_raised_at_growing_pauses(self) -> None:
+    async def test_a_watermark_that_cannot_be_recorded_is_repeated_at_growing_pauses(self) -> None:
         receiver = receiver_on(store := Timed(), lease_seconds=30.0)
         receiver.on(CommentReceived, name="latest", latest_by=_one_key)(_succeed)
         store.failures["release_key_lock"] = 7
@@ -392,7 +397,9 @@ class TestTroubleOfTheStore:
             assert answer_of(await outcome) == (200, "handled")
         assert store.times["release_key_lock"] == [0.0, 0.1, 0.3, 0.7, 1.5, 3.1, 5.1, 7.1]
 
-    async def test_an_event_that_may_have_been_claimed_is_released_after_a_moment(self) -> None:
+    async def test_an_event_whose_claim_may_have_been_granted_is_released_after_a_pause(
+        self,
+    ) -> None:
         receiver = receiver_on(store := Timed())
         counting(receiver)
         store.failures["claim"] = 1
@@ -411,8 +418,10 @@ class TestHandlers:
         assert (status, reason, waiting.ended) == (500, "handler_failed", ["cancelled"])
         assert is_about(took, 5.0)
 
-    async def test_one_that_was_cancelled_leaves_its_run_with_no_cancellation(self) -> None:
-        """A store that hangs afterwards is late, and no shutdown."""
+    async def test_a_handler_cancelled_at_its_limit_leaves_no_cancellation_in_the_attempt(
+        self,
+    ) -> None:
+        """If the store hangs afterwards, the attempt reports a late store, not a shutdown."""
         receiver = receiver_on(store := Timed(), handler_timeout_seconds=1.0)
         Waiting(receiver)
         gate = store.hang("release")
@@ -424,7 +433,7 @@ class TestHandlers:
         assert is_about(took, 4.0, 2 * TICK)
 
     @pytest.mark.parametrize(("limit", "clean_up"), [(4.0, 4.0), (60.0, 5.0)])
-    async def test_one_that_goes_on_all_the_same_is_overdue_after_a_while(
+    async def test_a_handler_that_ignores_its_cancellation_is_overdue_after_a_while(
         self, limit: float, clean_up: float
     ) -> None:
         receiver = receiver_on(Timed(), handler_timeout_seconds=limit)
@@ -456,7 +465,7 @@ class TestHandlers:
             outcome = await deliver(receiver, comment())
         assert outcome.headers == {"retry-after": "9"}
 
-    async def test_a_key_lock_held_by_another_attempt_is_asked_for_more_and_more_seldom(
+    async def test_a_key_lock_held_by_another_attempt_is_asked_for_at_growing_pauses(
         self,
     ) -> None:
         receiver = receiver_on(store := Timed(), answer_seconds=2.0)
@@ -470,7 +479,7 @@ class TestHandlers:
 
 
 class TestShutdown:
-    async def test_it_waits_for_what_ends_in_time_however_short_that_is(self) -> None:
+    async def test_the_drain_waits_for_handlers_that_end_in_time(self) -> None:
         receiver = receiver_on(Timed(), drain_seconds=0.9)
         waiting = Waiting(receiver)
         async with receiver:
@@ -479,7 +488,7 @@ class TestShutdown:
             loop().call_later(0.8, waiting.gate.set)
         assert answer_of(await running) == (200, "handled")
 
-    async def test_it_waits_for_handlers_and_then_for_the_store(self) -> None:
+    async def test_the_drain_waits_for_handlers_and_then_for_the_store(self) -> None:
         store = Timed()
         receiver = receiver_on(store, answer_seconds=1.0, drain_seconds=7.0, store_seconds=2.0)
         waiting = Waiting(receiver)
@@ -488,7 +497,7 @@ class TestShutdown:
             await deliver(receiver, comment())
             began = loop().time()
         assert waiting.ended == ["cancelled"]
-        # Seven for the handler, two until the store should have answered, and two once more.
+        # Seven seconds for the handler, then twice the store's time limit of two seconds.
         assert is_about(loop().time() - began, 11.0, 0.2)
 
 

@@ -1,4 +1,4 @@
-"""A genuine delivery that its event class fails on is a dead letter, wherever it is read."""
+"""A genuine delivery that its event class cannot parse becomes a dead letter in every mode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 WATERMARK = "the words somebody wrote to the bakery"
 
 
-class Unprintable(Exception):  # noqa: N818 - an error of the user's
+class Unprintable(Exception):  # noqa: N818 - a user has chosen the name
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
@@ -50,7 +50,7 @@ class Paid(Event[dict[str, Any]]):
 
 
 class Checked(Paid):
-    """Fails as it is told to."""
+    """An event class whose validator raises the error that a test chooses."""
 
     @model_validator(mode="after")
     def check(self) -> Self:
@@ -60,7 +60,7 @@ class Checked(Paid):
 class Forgetful(Paid):
     @model_validator(mode="after")
     def check(self) -> Self:
-        """Return nothing, as happens where ``return self`` is forgotten."""
+        """Return nothing, like a validator without its ``return self``."""
         return None  # type: ignore[return-value]
 
 
@@ -78,7 +78,7 @@ BODY = event_body("invoice.paid", event_id="evt_1", data={"text": WATERMARK})
 
 
 class Overtaken(Wrapped):
-    """A store in which another process takes every event before it can be buried."""
+    """A store in which another process claims every event before it can be buried."""
 
     keeps_bodies = True
 
@@ -100,7 +100,7 @@ class Notes(Observer):
 
 @pytest.fixture(params=list(FAILURES))
 def failure(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Let the class fail with this error."""
+    """Let the event class fail with each error in turn; return the name of the error."""
     monkeypatch.setitem(does, "now", FAILURES[request.param])
     return str(request.param)
 
@@ -118,7 +118,7 @@ def receiver_with(
     return receiver, ran
 
 
-async def test_a_claim_that_was_lost_meanwhile_is_not_reported_as_a_burial(
+async def test_a_lost_claim_is_not_reported_as_a_burial(
     notes: Notes, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver, _ = receiver_with(Paid, Overtaken(MemoryStore()))
@@ -132,7 +132,7 @@ async def test_a_claim_that_was_lost_meanwhile_is_not_reported_as_a_burial(
 
 
 @pytest.mark.parametrize("inbox", [None, Inbox()], ids=["inline", "inbox"])
-async def test_it_is_quarantined_at_intake_and_can_be_replayed_once_the_class_is_mended(
+async def test_an_unreadable_delivery_is_quarantined_and_can_be_replayed_later(
     tmp_path: Path,
     inbox: Inbox | None,
     failure: str,
@@ -164,7 +164,7 @@ async def test_it_is_quarantined_at_intake_and_can_be_replayed_once_the_class_is
     assert WATERMARK not in letter.error
 
 
-async def test_without_bodies_it_is_answered_500_and_nothing_is_raised(failure: str) -> None:
+async def test_without_stored_bodies_an_unreadable_delivery_is_answered_500(failure: str) -> None:
     receiver, _ = receiver_with(Checked, "memory://")
     request = signed_request(BODY, SECRET)
     async with receiver:
@@ -195,7 +195,7 @@ async def test_a_worker_buries_what_another_version_of_the_class_could_read(
     assert ran == []
 
 
-def test_unwrap_raises_a_payload_error_that_says_where_and_never_what(failure: str) -> None:
+def test_unwrap_raises_a_payload_error_with_the_path_but_not_the_value(failure: str) -> None:
     request = signed_request(BODY, SECRET)
     with pytest.raises(PayloadError) as caught:
         unwrap(request.body, request.headers, SECRET, events=(Checked,))
@@ -211,36 +211,38 @@ def test_a_validator_that_returns_no_event_is_named_as_the_fault() -> None:
         unwrap(request.body, request.headers, SECRET, events=(Forgetful,))
 
 
-def test_the_inspector_shows_why_it_cannot_be_read(failure: str) -> None:
+def test_the_inspector_shows_why_a_delivery_is_unreadable(failure: str) -> None:
     receiver, _ = receiver_with(Checked, "memory://")
     shown = model_of(BODY, "evt_1", HandlerTable(receiver.handlers).parser, Redactor(Redaction()))
     assert shown.problem.startswith(f"a validator of the event class failed ({failure} in ")
 
 
-def test_an_event_for_a_test_cannot_be_made_of_it(failure: str) -> None:
+def test_make_event_refuses_data_that_its_class_cannot_read(failure: str) -> None:
     with pytest.raises(ValueError, match=f"a validator of the event class failed.*{failure}"):
         make_event(Checked)
 
 
-async def test_a_shutdown_is_no_fault_of_the_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever ends the program passes, here as elsewhere."""
+async def test_an_interrupt_during_parsing_is_raised_and_not_blamed_on_the_delivery(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """KeyboardInterrupt must end the program; the delivery is not the cause."""
     monkeypatch.setitem(does, "now", fail(KeyboardInterrupt()))
     request = signed_request(BODY, SECRET)
     with pytest.raises(KeyboardInterrupt):
         unwrap(request.body, request.headers, SECRET, events=(Checked,))
 
 
-async def test_where_no_delivery_can_be_read_each_is_left_to_a_retry(
+async def test_deliveries_are_left_to_a_retry_if_a_mistake_makes_all_of_them_unreadable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else a mistake in the program would make a dead letter of every event."""
+    """Otherwise one mistake in the program would turn every event into a dead letter."""
 
-    class Unbuilt(Event["NowhereDefined"]):  # type: ignore[name-defined] # that is the point
+    class Unbuilt(Event["NowhereDefined"]):  # type: ignore[name-defined] # the test needs an unknown name
         type: Literal["invoice.paid"]
 
     receiver, _ = receiver_with(Unbuilt, sqlite_url(tmp_path))
     request = signed_request(BODY, SECRET)
-    with caplog.at_level(logging.ERROR):  # mounted in another application: it has no start
+    with caplog.at_level(logging.ERROR):  # the receiver was not started, as in a mounted app
         outcome = await receiver.handle(request.body, request.headers)
     assert answer_of(outcome) == (500, "internal_error")
     assert "NowhereDefined" in caplog.text

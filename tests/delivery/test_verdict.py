@@ -1,5 +1,6 @@
-"""What follows from an attempt, as plain values."""
+"""The verdict on an attempt: a function that takes and returns plain values."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 
@@ -24,15 +25,12 @@ from hookonce.delivery.verdict import (
 from hookonce.errors import StoreError
 from hookonce.events import CommentReceived
 from hookonce.outcome import BROKEN, Reason, later
-from hookonce.sender import (
-    LAST_ATTEMPT_SECONDS,
-    RETRY_JITTER,
-    RETRY_SECONDS,
-    SCHEDULE_SECONDS,
-)
+from hookonce.senders import Rules, publishing, svix
 from hookonce.stores.time_limit import BrokenStoreError
 from hookonce.stores.values import Claimed, DeadReason, delivery_key, new_token
 from hookonce.testing import make_event
+
+RULES = publishing.rules
 
 ACCEPTED = HTTPStatus.ACCEPTED
 FAILED = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED)
@@ -82,7 +80,7 @@ def report(*errors: Exception, absent: frozenset[str] = frozenset()) -> Report:
         (report(absent=ABSENT), later(Reason.HANDLER_ABSENT), EXHAUSTED),
     ],
 )
-def test_a_settlement_weighs_all_that_is_missing(
+def test_a_settlement_follows_from_all_failures_and_absent_handlers(
     missing: Report, usual: Outcome | DeadReason, on_the_last_chance: Outcome | DeadReason
 ) -> None:
     def settled(*, last_chance: bool, keeps_bodies: bool) -> Outcome | DeadReason:
@@ -106,7 +104,7 @@ def test_a_settlement_weighs_all_that_is_missing(
     assert settled(last_chance=True, keeps_bodies=False) == usual
 
 
-def test_an_attempt_that_only_waited_for_a_key_does_not_count() -> None:
+def test_an_attempt_that_only_waited_for_a_key_lock_does_not_count() -> None:
     def deferred(missing: Report) -> Defer:
         settlement = decide(missing, last_chance=False, keeps_bodies=True, backoff_seconds=60.0)
         assert isinstance(settlement, Defer)
@@ -122,7 +120,7 @@ def test_an_attempt_that_only_waited_for_a_key_does_not_count() -> None:
     )
 
 
-def test_a_report_names_each_handler_with_one_line_of_why() -> None:
+def test_a_report_has_one_line_for_each_outstanding_handler() -> None:
     missing = report(
         ValueError("two\n  lines"),
         ValueError(),
@@ -153,7 +151,7 @@ def test_a_report_names_each_handler_with_one_line_of_why() -> None:
         (report(), False),
     ],
 )
-def test_an_event_only_waits_where_nothing_else_is_missing(
+def test_only_waits_is_false_if_a_handler_has_failed_or_is_absent(
     missing: Report, only_waits: bool
 ) -> None:
     assert missing.only_waits is only_waits
@@ -172,7 +170,7 @@ def test_an_event_only_waits_where_nothing_else_is_missing(
         (report(absent=ABSENT), 60.0),
     ],
 )
-def test_a_wait_that_was_asked_for_makes_no_other_failure_come_sooner(
+def test_a_short_retry_after_does_not_shorten_the_backoff_of_another_failure(
     missing: Report, seconds: float
 ) -> None:
     assert wait_seconds(missing, 60.0) == seconds
@@ -182,20 +180,28 @@ def test_the_ninth_delivery_and_the_eighth_attempt_may_be_the_last() -> None:
     def claim(attempt: int) -> Claimed:
         return Claimed(delivery_key("default", "evt_1"), new_token(), attempt, frozenset(), 30.0)
 
-    assert [is_last_delivery(number) for number in (None, 1, 8, 9, 10)] == [
+    assert [is_last_delivery(RULES, number) for number in (None, 1, 8, 9, 10)] == [
         False,
         False,
         False,
         True,
         True,
     ]
-    assert [may_be_last(claim(attempt), None) for attempt in (1, 7, 8, 9)] == [
+    assert [may_be_last(RULES, claim(attempt), None) for attempt in (1, 7, 8, 9)] == [
         False,
         False,
         True,
         True,
     ]
-    assert may_be_last(claim(1), 9)
+    assert may_be_last(RULES, claim(1), 9)
+
+
+def event_of(created_at: float) -> CommentReceived:
+    return make_event(CommentReceived, created_at=datetime.fromtimestamp(created_at, UTC))
+
+
+def claimed(attempt: int) -> Claimed:
+    return Claimed(delivery_key("default", "evt_1"), new_token(), attempt, frozenset(), 30.0)
 
 
 SENT_AT = 1_800_000_000
@@ -206,35 +212,56 @@ HOUR = 3_600.0
     ("age", "until"),
     [
         (0.0, SENT_AT + 26 * HOUR),
-        (11.8 * HOUR, SENT_AT + 14.2 * HOUR),  # the latest eighth attempt
+        (11.8 * HOUR, SENT_AT + 14.2 * HOUR),  # the latest possible eighth attempt
         (16 * HOUR - 1, SENT_AT + 10 * HOUR + 1),
         (16 * HOUR, None),
-        (20.4 * HOUR, None),  # the earliest ninth
+        (20.4 * HOUR, None),  # the earliest possible ninth attempt
         (50 * 365 * 24 * HOUR, None),
-        (-HOUR, SENT_AT + 26 * HOUR),  # the sender's clocks differ
+        (-HOUR, SENT_AT + 26 * HOUR),  # created after it was signed: the sender's clocks differ
         (-100 * 365 * 24 * HOUR, SENT_AT + 26 * HOUR),
     ],
 )
-def test_the_sender_may_come_again_for_26_hours_unless_the_event_is_16_hours_old(
+def test_redelivery_is_expected_for_26_hours_unless_the_event_is_16_hours_old(
     age: float, until: float | None
 ) -> None:
     created_at = datetime.fromtimestamp(SENT_AT, UTC) - timedelta(seconds=age)
     event = make_event(CommentReceived, created_at=created_at)
-    found = redelivered_until(event, SENT_AT)
+    found = redelivered_until(RULES, event, SENT_AT)
     assert found == (until if until is None else pytest.approx(until, abs=0.01))
 
 
-def test_what_cannot_be_read_counts_as_created_when_it_was_sent() -> None:
-    assert redelivered_until(None, SENT_AT) == SENT_AT + 26 * HOUR
+def test_no_age_proves_the_last_attempt_of_a_sender_that_reads_retry_after() -> None:
+    created_at = datetime.fromtimestamp(SENT_AT, UTC) - timedelta(hours=20)
+    event = make_event(CommentReceived, created_at=created_at)
+    assert redelivered_until(RULES, event, SENT_AT) is None
+    obeying = replace(RULES, reads_retry_after=True)
+    assert redelivered_until(obeying, event, SENT_AT) == SENT_AT + 26 * HOUR
 
 
-def test_the_bounds_lie_between_the_senders_attempts() -> None:
-    waits = [wait * (1 + sign * RETRY_JITTER) for sign in (1, -1) for wait in RETRY_SECONDS]
-    latest, earliest = waits[: len(RETRY_SECONDS)], waits[len(RETRY_SECONDS) :]
-    assert sum(latest[:-1]) < LAST_ATTEMPT_SECONDS < sum(earliest)
-    assert sum(latest) < SCHEDULE_SECONDS
+def test_an_unreadable_event_counts_as_created_when_it_was_sent() -> None:
+    assert redelivered_until(RULES, None, SENT_AT) == SENT_AT + 26 * HOUR
 
 
-def test_a_store_that_failed_is_asked_again_and_a_broken_one_is_at_fault() -> None:
+def test_any_delivery_may_be_the_last_of_a_sender_with_unknown_attempts() -> None:
+    unknown = Rules(retry_seconds=(5, 300))
+    assert is_last_delivery(unknown, None)
+    assert is_last_delivery(unknown, 1)
+    # The first attempt keeps the body only after a failure. Later attempts keep the body before
+    # their handlers run.
+    assert [may_be_last(unknown, claimed(attempt), 1) for attempt in (1, 2)] == [False, True]
+
+
+def test_the_span_of_a_sender_of_unknown_attempts_is_counted_from_the_attempt() -> None:
+    old = event_of(SENT_AT - 100 * HOUR)
+    assert redelivered_until(Rules(), old, SENT_AT) == SENT_AT + 7 * 24 * HOUR
+    assert redelivered_until(Rules(retry_seconds=(5,)), old, SENT_AT) == SENT_AT + 2 * HOUR
+
+
+def test_without_the_jitter_no_age_proves_the_last_attempt() -> None:
+    old = event_of(SENT_AT - 30 * HOUR)
+    assert redelivered_until(svix.rules, old, SENT_AT) == SENT_AT + (29 - 30) * HOUR
+
+
+def test_a_failed_store_is_answered_503_and_a_store_that_breaks_its_contract_500() -> None:
     assert store_failed(StoreError("away")) == later(Reason.STORE_UNAVAILABLE)
     assert store_failed(BrokenStoreError("it raised KeyError")) == BROKEN

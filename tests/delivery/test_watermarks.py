@@ -1,4 +1,4 @@
-"""A watermark is recorded before all that depends on it, however long the store is unreachable.
+"""A watermark is recorded before everything that depends on it, however long an outage lasts.
 
 A handler with ``latest_by`` succeeds during an outage that outlasts every lease. When the store is
 back, no older event may run after it.
@@ -15,7 +15,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from support.deliveries import (
     SECRET,
@@ -26,6 +25,7 @@ from support.deliveries import (
 )
 from support.redis_proxy import proxy_to
 from support.redis_servers import RedisServer
+from support.sqlite_files import sqlite_connection
 from support.stores import FaultyStore
 from support.waiting import until, until_async
 from support.watermarks import WatchingInboxStore, WatchingStore
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.anyio
 
 NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 LIMITS: dict[str, Any] = {"lease_seconds": 0.4, "store_seconds": 0.3, "answer_seconds": 0.5}
-UNSENT = "its watermark could not be recorded while its lease lived"
+UNSENT = "its watermark could not be recorded before the lease ended"
 
 
 def channel_event(minute: float, channel: str = "chan_1") -> ChannelUnhealthy:
@@ -51,7 +51,7 @@ def channel_event(minute: float, channel: str = "chan_1") -> ChannelUnhealthy:
 
 
 class Latest:
-    """A handler with ``latest_by`` that waits until it may succeed, and tells its store."""
+    """A handler with ``latest_by`` that waits for ``may_end``, and then notes its success."""
 
     def __init__(
         self, receiver: Receiver, store: WatchingStore, *, in_thread: bool = False
@@ -75,7 +75,7 @@ class Latest:
 
 
 class Outage:
-    """A store that can be cut off, each kind in its own way."""
+    """A store that a test can cut off; each kind of store has its own way."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Outage:
 
 @asynccontextmanager
 async def outage_of(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[Outage]:
-    if kind == "memory":  # which is always there: the network before it is made up
+    if kind == "memory":  # a memory store has no outages, so simulate one
         store = WatchingStore(MemoryStore())
         yield Outage(
             store,
@@ -101,8 +101,7 @@ async def outage_of(kind: str, request: pytest.FixtureRequest) -> AsyncIterator[
         )
     elif kind == "sqlite":
         file: Path = request.getfixturevalue("tmp_path") / "hooks.db"
-        other = apsw.Connection(str(file))
-        other.set_busy_timeout(5000)
+        other = sqlite_connection(file)
         url = f"sqlite:///{file}"
         yield Outage(
             _watching(url),
@@ -137,7 +136,7 @@ async def durable_outage(request: pytest.FixtureRequest) -> AsyncIterator[Outage
 
 
 async def accepted(receiver: Receiver, event: ChannelUnhealthy) -> tuple[int, str]:
-    """Deliver an event until it is accepted, as its sender would, and return the answer."""
+    """Deliver an event until it is accepted, as the sender would; return the answer."""
     outcomes: list[Outcome] = []
 
     async def is_accepted() -> bool:
@@ -148,6 +147,7 @@ async def accepted(receiver: Receiver, event: ChannelUnhealthy) -> tuple[int, st
     return answer_of(outcomes[-1])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("in_thread", [False, True])
 async def test_inline_no_older_event_runs_after_an_outage_longer_than_a_lease(
     outage: Outage, in_thread: bool, caplog: pytest.LogCaptureFixture
@@ -170,6 +170,7 @@ async def test_inline_no_older_event_runs_after_an_outage_longer_than_a_lease(
     assert outage.store.violations == []
 
 
+@pytest.mark.sample(1)
 async def test_in_the_inbox_no_older_event_runs_after_an_outage_longer_than_a_lease(
     durable_outage: Outage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,10 +193,11 @@ async def test_in_the_inbox_no_older_event_runs_after_an_outage_longer_than_a_le
     assert store.violations == []
 
 
-async def test_a_worker_of_another_process_leaves_the_older_event_out_too(
+@pytest.mark.sample(1)
+async def test_a_worker_of_another_process_skips_the_older_event_too(
     durable_outage: Outage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It takes the newer event when the lease has run out, and finds the event's own watermark."""
+    """The worker fetches the newer event after that event's lease, and finds the watermark."""
     store = durable_outage.store
     here, there = (
         receiver_on(one, inbox=Inbox(backoff=0.0, embedded=False), **LIMITS)
@@ -247,8 +249,10 @@ async def test_no_checkpoint_records_the_success_before_its_watermark() -> None:
     assert store.violations == []
 
 
-async def test_an_older_event_whose_key_is_granted_while_a_newer_one_succeeds_is_left_out() -> None:
-    """The older event asks when the lease of the newer one is over, and before that succeeds."""
+async def test_an_older_event_whose_key_lock_is_granted_while_a_newer_one_succeeds_is_skipped() -> (
+    None
+):
+    """The older event asks for the lock when the newer event's lease has ended, but not its run."""
     now = [NOON.timestamp()]
     store = WatchingStore(MemoryStore(clock=lambda: now[0]))
     receiver = receiver_on(store)
@@ -288,6 +292,7 @@ async def test_a_reply_that_was_lost_only_repeats_the_watermark() -> None:
     assert store.violations == []
 
 
+@pytest.mark.sample(1)
 async def test_a_replay_that_is_cancelled_in_an_outage_leaves_its_watermark_to_the_process(
     durable_outage: Outage,
 ) -> None:
@@ -341,7 +346,7 @@ class TestShutdown:
         assert (latest.ids, ran) == ([newer.id], [])
         assert store.violations == []
 
-    async def test_a_process_that_ends_in_the_outage_records_neither_and_the_event_runs_again(
+    async def test_a_process_that_ends_in_an_outage_records_neither_success_nor_watermark(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         inner = MemoryStore()
@@ -366,7 +371,7 @@ class TestShutdown:
         assert ran == [newer.id]
         assert store.violations == []
 
-    async def test_a_receiver_that_is_opened_again_sends_it_with_its_next_delivery(
+    async def test_a_reopened_receiver_sends_an_unsent_watermark_at_its_next_delivery(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         store = WatchingStore(MemoryStore())
@@ -387,7 +392,7 @@ class TestShutdown:
         assert latest.ids.count(newer.id) == 1
         assert store.violations == []
 
-    async def test_a_thread_that_succeeds_while_its_lease_is_extended_has_its_watermark_first(
+    async def test_the_watermark_of_a_thread_is_recorded_before_an_extension_records_its_success(
         self,
     ) -> None:
         store = WatchingStore(MemoryStore())
@@ -423,7 +428,7 @@ def test_an_event_loop_that_is_closed_leaves_the_watermark_to_the_next_one() -> 
     latest, newer = Latest(receiver, store), channel_event(2)
 
     async def succeed_in_an_outage() -> None:
-        asyncio.create_task(deliver(receiver, newer))  # noqa: RUF006 - its loop ends first
+        asyncio.create_task(deliver(receiver, newer))  # noqa: RUF006 - the event loop ends before the task
         await until(lambda: latest.ids)
         store.is_away = True
         latest.may_end.set()

@@ -1,4 +1,4 @@
-"""Whatever a handler raises is a failure of that handler, and harms no other."""
+"""An error that a handler raises is a failure of this handler, and harms no other handler."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from hookonce.stores.values import DeadReason
 from hookonce.testing import make_event
 from hookonce.testing.pytest_plugin import SenderFactory
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(45, of="file")]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ async def test_a_failure_at_the_last_chance_makes_a_dead_letter(
         assert dead_letter.finished == {"b"}
 
 
-async def test_one_exception_raised_twice_carries_one_note_of_each_handler(
+async def test_one_exception_raised_by_two_handlers_carries_one_note_for_each(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
     error, told = ValueError("always the same object"), list[ExceptionGroup[Exception]]()

@@ -1,4 +1,4 @@
-"""What a handler returns is awaited, or is a failure, or is ignored."""
+"""A handler's result is awaited, counts as a failure, or is ignored."""
 
 import asyncio
 import functools
@@ -46,7 +46,7 @@ class _Object:
     ],
     ids=["partial", "lambda", "object", "method", "partial object", "partial method"],
 )
-async def test_async_handlers_in_any_wrapping_are_awaited(
+async def test_async_handlers_in_wrappers_are_awaited(
     receiver: Receiver, webhook_sender: SenderFactory, made: Callable[[list[str]], Any]
 ) -> None:
     ran: list[str] = []
@@ -58,7 +58,7 @@ async def test_async_handlers_in_any_wrapping_are_awaited(
 
 
 class OnlyAwaitable:
-    """Awaitable, but neither a coroutine nor a future."""
+    """An awaitable that is neither a coroutine nor a future."""
 
     def __init__(self, ran: list[str]) -> None:
         self.ran = ran
@@ -69,7 +69,7 @@ class OnlyAwaitable:
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
-async def test_what_a_handler_returns_is_awaited_before_its_event_counts_as_handled(
+async def test_the_result_of_a_handler_is_awaited_before_its_event_counts_as_handled(
     receiver: Receiver, webhook_sender: SenderFactory, *, is_async: bool
 ) -> None:
     ran = list[str]()
@@ -125,7 +125,7 @@ async def test_a_plain_wrapper_around_an_async_handler_runs_it_once(
     assert ran == ["wrapper", "handler"]
 
 
-async def test_what_a_plain_wrapper_has_only_begun_is_not_finished_by_a_shutdown(
+async def test_a_wrapper_whose_coroutine_has_not_run_is_not_recorded_as_finished_at_a_shutdown(
     webhook_secret: str, webhook_sender: SenderFactory, tmp_path: Path
 ) -> None:
     receiver = Receiver(
@@ -155,7 +155,7 @@ async def test_what_a_plain_wrapper_has_only_begun_is_not_finished_by_a_shutdown
     assert ran == ["begun", "begun", "finished"]
 
 
-async def test_what_a_handler_returns_is_ignored(
+async def test_the_value_that_a_handler_returns_is_ignored(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
     @receiver.on(CommentReceived)

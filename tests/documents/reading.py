@@ -1,4 +1,4 @@
-"""The documents of the project, taken apart: blocks of code, links, headings, words in code.
+"""Reads the project's documents: blocks of code, links, headings, words formatted as code.
 
 A comment before a block says how it is compared: ``<!-- test: figures vary, any order -->``.
 """
@@ -36,7 +36,7 @@ NOT_IN_SDIST = [ROOT / name for name in _BUILT["targets"]["sdist"]["exclude"]]
 
 
 def name_of(path: Path) -> str:
-    """Return how a document is named in the output of tests."""
+    """Return a document's name for the output of tests."""
     return (path.relative_to(ROOT) if path.is_relative_to(ROOT) else path).as_posix()
 
 
@@ -59,7 +59,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The name of the file that its first line gives it."""
+        """The name of the file, from the block's first line."""
         found = re.match(r"# ([\w/.-]+\.\w+)\n", self.text)
         return found[1] if found else None
 
@@ -73,7 +73,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Span:
-    """Words set as code within a sentence, a table or a heading."""
+    """Words formatted as code within a sentence, a table or a heading."""
 
     text: str
     line: int
@@ -139,7 +139,7 @@ def headings(path: Path) -> list[tuple[int, str]]:
 
 
 def anchors(path: Path) -> set[str]:
-    """Return what a link can name behind ``#``, as repository browsers make it of a heading."""
+    """Return the anchors of a page, as repository browsers derive them from its headings."""
     found: set[str] = set()
     for _, text in headings(path):
         plain = re.sub(r"[^\w\- ]", "", text.casefold()).replace(" ", "-")

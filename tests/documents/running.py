@@ -1,4 +1,4 @@
-"""Does what pages show, from the first block to the last, as a reader would, in one folder.
+"""Runs a page's blocks in order in one folder, as a reader would.
 
 ``python -m documents.running PAGE…``. Python blocks share one namespace; one whose first line names
 a file is written there too; one with tests is given to pytest. ``console`` blocks are typed into
@@ -27,11 +27,11 @@ END = "\x1e"
 
 
 class WrongError(Exception):
-    """The page shows something else than what happens."""
+    """A block of a page fails, or its output differs from the page."""
 
 
 def run_pages(pages: list[Path], folder: Path) -> None:
-    """Run every block of some pages, one page after the other.
+    """Run every block of some pages, page after page.
 
     Raises:
         WrongError: something fails, or prints something else; the message names the line.
@@ -67,7 +67,7 @@ def run_page(page: Path, module: ModuleType, shell: "Shell") -> None:
 
 
 def is_loaded_by_a_command(block: Block, later: list[Block]) -> bool:
-    """Return whether it is a module that only commands need: to run it here too shows nothing."""
+    """Return whether only commands load this module, so that `run_page` need not run it."""
     if block.language != "python" or block.file is None:
         return False
     name = f" {Path(block.file).stem}:"
@@ -96,9 +96,10 @@ def run_python(block: Block, page: Path, module: ModuleType) -> None:
         return
     if block.file is not None:
         write(block)
-    if block.file == "conftest.py":  # pytest's affair
+    if block.file == "conftest.py":  # only pytest runs this file
         return
     module.__name__ = Path(block.file or "snippet").stem
+    sys.modules[module.__name__] = module  # pydantic looks up the module of a generic class
     code = compile("\n" * (block.line - 1) + block.text, name_of(page), "exec")
     try:
         exec(code, vars(module))
@@ -107,7 +108,7 @@ def run_python(block: Block, page: Path, module: ModuleType) -> None:
 
 
 class Shell:
-    """A shell in the page's folder that a reader types into."""
+    """A shell in the page's folder, into which a reader types."""
 
     def __init__(self, folder: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -133,12 +134,12 @@ class Shell:
         self._bash.communicate()
 
     def run(self, block: Block) -> None:
-        """Type the commands of a block, and compare what each prints with what is shown."""
+        """Type the commands of a block, and compare the output of each with the page."""
         parts = re.split(r"^\$ (.*(?:\\\n.*)*)\n", block.text, flags=re.MULTILINE)
         if parts[0]:
             raise WrongError("the block begins with output; begin with a command: $ hookonce …")
         for command, shown in zip(parts[1::2], parts[2::2], strict=True):
-            # Commands name their store on the standard error, with a path of this machine.
+            # Remove the line that names the store, because it has a path of this machine.
             printed = re.sub(r"^store: .*\n", "", self._typed(command), flags=re.MULTILINE)
             if not matches(shown, printed, block.rules):
                 raise WrongError(f"$ {command}\nshown:\n{shown}\nprinted:\n{printed}")
@@ -147,13 +148,14 @@ class Shell:
                 os.environ[name] = self._typed(f'printf "%s\\n" "${name}"').rstrip("\n")
 
     def await_jobs(self) -> None:
-        """Return when what was started beside the shell has ended, as a page has to see to."""
+        """Wait until the shell's background jobs have ended; the page has to end them."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while running := self._typed("jobs -r"):
             if time.monotonic() > deadline:
                 raise WrongError(f"end what you start; there is still\n{running}")
             time.sleep(0.05)
-        self._typed("wait; jobs >/dev/null")  # forgets them: the next is %1 again
+        # Make the shell forget the ended jobs, so that the next job is %1 again.
+        self._typed("wait; jobs >/dev/null")
 
     def _typed(self, command: str) -> str:
         assert self._bash.stdin is not None
@@ -170,7 +172,7 @@ class Shell:
         if command.endswith("&") and "serve" in command:
             self._await_port()
         text, _, status = printed.rpartition(END)
-        if int(status) not in {0, 1}:  # 1 is a finding, which is what many a page shows
+        if int(status) not in {0, 1}:  # status 1 reports a finding, as many pages show
             raise WrongError(f"$ {command}\nexited with {status}: {text}")
         return text.replace(self._port, PORT_SHOWN)
 
@@ -194,7 +196,7 @@ FORMS = (
 
 
 def matches(shown: str, printed: str, rules: frozenset[str]) -> bool:
-    """Return whether what is printed has the form of what is shown."""
+    """Return whether printed text has the form that the page shows."""
     pattern = "".join(line_pattern(line, rules) for line in shown.splitlines())
     if "any order" in rules:
         wanted = [line_pattern(line, rules) for line in shown.splitlines()]

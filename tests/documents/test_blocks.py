@@ -1,4 +1,4 @@
-"""What the documents show is what happens."""
+"""The code blocks of the documents do what the documents say."""
 
 import json
 import os
@@ -26,17 +26,20 @@ from hookonce.guide.pages import topics
 from hookonce.verification.secrets import new_secret
 
 RUN = {"python", "console"}
-READ = {"sh", "yaml", "json", "toml", "ini", "nginx", "dockerfile", "sql", "text", ""}
+READ = {"sh", "yaml", "json", "toml", "ini", "nginx", "dockerfile", "sql", "js", "go", "text", ""}
 
 LONG = {
-    "chaos.md": "5 s",
+    "chaos.md": "8 s",
     "client.md": "6 s",
     "dead-letters.md": "6 s",
+    "deployment.md": "3 s",
     "effects.md": "12 s",
     "emulator.md": "8 s",
     "first.md": "3 s",
+    "handled.md": "5 s",
     "inbox.md": "3 s",
     "interface.md": "3 s",
+    "senders.md": "6 s",
     "stores.md": "8 s",
     "testing.md": "4 s",
     "troubleshooting.md": "3 s",
@@ -55,7 +58,7 @@ WITH_STORIES = [
 
 
 @pytest.mark.sample(3)
-@pytest.mark.timeout(300)  # many processes, one after the other, on a machine that may be busy
+@pytest.mark.timeout(300)  # a page runs many processes, maybe on a busy machine
 @pytest.mark.parametrize("path", WITH_STORIES)
 def test_every_block_of_a_page_does_what_it_shows(path: Path) -> None:
     done = run_alone(path)
@@ -64,7 +67,7 @@ def test_every_block_of_a_page_does_what_it_shows(path: Path) -> None:
 
 @pytest.fixture
 def busy_cores() -> Iterator[None]:
-    """Take from each core half of its time."""
+    """Keep each core busy for half of its time."""
     loops = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"])
         for _ in os.sched_getaffinity(0)
@@ -75,10 +78,10 @@ def busy_cores() -> Iterator[None]:
         loop.wait()
 
 
-@pytest.mark.full("35 s of processor time each, besides the busy loops; 3 min on a loaded machine")
+@pytest.mark.full("35 s of processor time each, 3 min on a loaded machine", draw=1)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("machine", ["idle", "busy"])
-def test_every_page_can_be_followed_after_those_before_it_in_one_folder(
+def test_all_pages_can_be_followed_one_after_the_other_in_one_folder(
     machine: str, request: pytest.FixtureRequest
 ) -> None:
     pages = [ROOT / "README.md", *(GUIDE / f"{topic}.md" for topic in topics())]
@@ -89,7 +92,7 @@ def test_every_page_can_be_followed_after_those_before_it_in_one_folder(
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_every_other_block_can_be_read_by_its_program(path: Path) -> None:
+def test_every_block_that_is_not_run_has_a_valid_syntax(path: Path) -> None:
     for block in blocks(path):
         where = f"{name_of(path)}:{block.line}"
         assert block.language in RUN | READ, f"{where}: no test knows {block.language!r}"
@@ -138,22 +141,27 @@ def test_output_is_compared_line_by_line(
     assert matches(shown, printed, frozenset(rules)) is same
 
 
-def test_a_page_that_shows_something_else_is_found_out(tmp_path: Path) -> None:
-    for wrong in (
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    "wrong",
+    [
         "```python\n1 / 0\n```\n",
         "```console\n$ echo one\ntwo\n```\n",
         "```console\n$ hookonce no-such-command\n…\n```\n",
         "```python\ndef test_it() -> None:\n    assert False\n```\n",
-    ):
-        path = tmp_path / "page.md"
-        path.write_text(wrong)
-        done = run_alone(path)
-        assert done.returncode == 1, wrong
-        assert ":2: " in done.stderr
+    ],
+    ids=["python", "output", "status", "test"],
+)
+def test_a_page_with_wrong_output_fails(wrong: str, tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(wrong)
+    done = run_alone(path)
+    assert done.returncode == 1
+    assert ":2: " in done.stderr
 
 
 def run_alone(*paths: Path) -> subprocess.CompletedProcess[str]:
-    """Follow pages, one after the other, in a folder of their own."""
+    """Run pages one after the other, in a new folder."""
     environment = os.environ | {
         "HOOKONCE_SECRETS": new_secret(),
         "HOOKONCE_INSPECTOR_TOKEN": "a token for the inspector of these pages",
@@ -172,16 +180,16 @@ def run_alone(*paths: Path) -> subprocess.CompletedProcess[str]:
         )
 
 
-def test_the_first_page_has_one_command_to_see_it_work_and_one_to_test_it() -> None:
-    """``.ci/run`` finds them there, and runs both."""
+def test_the_readme_has_one_command_for_the_demo_and_one_for_the_tests() -> None:
+    """``.ci/run`` finds the two commands on the first page, and runs both."""
     lines = (ROOT / "README.md").read_text("utf-8").splitlines()
     demo, test = [line for line in lines if line.startswith("python3 -m venv .venv ")]
     assert demo.endswith("&& .venv/bin/hookonce demo")
     assert re.search(r"&& \.venv/bin/pytest( |$)", test)
 
 
-def test_a_manifest_gives_pods_the_time_that_an_orderly_end_takes() -> None:
-    """Fifty seconds, whoever ends it: Kubernetes, Docker or systemd."""
+def test_every_manifest_has_a_grace_period_of_fifty_seconds() -> None:
+    """Fifty seconds in every manifest: for Kubernetes, Docker and systemd."""
     [page] = [path for path in DOCUMENTS if path.name == "deployment.md"]
     seconds = int(re.findall(r"docker stop -t (\d+)", page.read_text("utf-8"))[0])
     assert seconds >= end_seconds_of(Limits())

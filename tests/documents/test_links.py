@@ -38,7 +38,7 @@ def test_every_link_leads_to_a_file_and_a_heading_that_are_there(path: Path) -> 
 
 
 @pytest.mark.parametrize("path", NOT_IN_SDIST, ids=name_of)
-def test_the_repository_has_what_the_source_distribution_leaves_out(path: Path) -> None:
+def test_files_that_the_sdist_leaves_out_are_in_the_repository(path: Path) -> None:
     assert path.exists() is not IN_SDIST
 
 
@@ -52,7 +52,7 @@ def test_a_page_begins_with_its_title_and_says_at_once_what_it_is_for(path: Path
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
-def test_headings_go_down_one_step_at_a_time(path: Path) -> None:
+def test_headings_skip_no_level(path: Path) -> None:
     level = 0
     for deeper, text in headings(path):
         assert deeper <= level + 1, f"{name_of(path)}: {text}"
@@ -61,7 +61,7 @@ def test_headings_go_down_one_step_at_a_time(path: Path) -> None:
 
 @pytest.mark.parametrize("index", INDEXES, ids=name_of)
 def test_an_index_names_every_page_once_by_its_title(index: Path) -> None:
-    """Add a line for a new page to both: README.md is for people, llms.txt for programs."""
+    """A new page needs a line in both indexes: README.md for people, llms.txt for programs."""
     named = [
         (link.text, link.target) for link in links(index) if (GUIDE / link.target).parent == GUIDE
     ]
@@ -69,7 +69,7 @@ def test_an_index_names_every_page_once_by_its_title(index: Path) -> None:
     assert sorted(named) == sorted(there)
 
 
-def test_the_indexes_say_the_same_of_a_page() -> None:
+def test_both_indexes_describe_each_page_in_the_same_words() -> None:
     people, programs = (
         {line for line in index.read_text("utf-8").splitlines() if line.startswith("- [")}
         for index in INDEXES
@@ -83,7 +83,7 @@ def test_the_order_of_pages_is_that_of_the_index() -> None:
     assert [one.topic for one in pages()] == topics()
 
 
-def test_the_first_page_of_the_project_stays_short() -> None:
+def test_the_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 220
 
 
@@ -110,6 +110,6 @@ def test_every_page_is_two_clicks_from_the_first_page_at_the_most() -> None:
         ("troubleshooting", "find-out-why-a-signature-fails"),
     ],
 )
-def test_the_first_page_leads_to_what_people_look_for_most(page_name: str, heading: str) -> None:
+def test_the_readme_links_to_the_most_wanted_pages(page_name: str, heading: str) -> None:
     targets = {link.target for link in links(ROOT / "README.md")}
     assert f"src/hookonce/guide/{page_name}.md#{heading}" in targets

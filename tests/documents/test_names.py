@@ -1,4 +1,4 @@
-"""What the documents name is there: commands, options, names of the package, variables, metrics."""
+"""The names in the documents exist: commands, options, public names, variables, metrics."""
 
 import ast
 import builtins
@@ -32,7 +32,7 @@ SOURCE = "\n".join(
 
 @cache
 def public() -> dict[str, str]:
-    """Return signature and docstring of each public name, those of members too."""
+    """Return the signature and docstring of each public name, members included."""
     return {
         name.path: f"{name.signature}\n{name.doc}"
         for module in MODULES
@@ -41,8 +41,14 @@ def public() -> dict[str, str]:
 
 
 @cache
+def listed(module: str) -> set[str]:
+    """Return the public names of a module, including its members."""
+    return {name.path for name in public_names(module)}
+
+
+@cache
 def metrics() -> set[str]:
-    """Return the names of all metrics, as Prometheus is given them."""
+    """Return the names of all metrics as Prometheus reads them."""
     registry = CollectorRegistry()
     Metrics(registry)
     return {
@@ -51,7 +57,7 @@ def metrics() -> set[str]:
     }
 
 
-# What stands for an object in a sentence, and the class it is of.
+# Variables that the pages use in code formatting, each with the class of its object.
 OBJECTS = {
     "receiver": "Receiver",
     "context": "Context",
@@ -62,7 +68,7 @@ OBJECTS = {
 
 
 def command_of(words: list[str]) -> tuple[click.Command, list[str]] | None:
-    """Return the command that words name, and what stands behind it."""
+    """Return the command that these words name, and the words after it."""
     command: click.Command = cli
     while words and isinstance(command, click.Group):
         found = command.get_command(click.Context(command), words[0])
@@ -92,7 +98,7 @@ def all_options() -> set[str]:
 
 
 def fault_of(text: str) -> str | None:
-    """Return what is wrong with the words ``hookonce …``, if anything is."""
+    """Return what is wrong with the words ``hookonce …``; None if nothing is."""
     words = text.split()[1:]
     found = command_of(words)
     if found is None:
@@ -104,7 +110,7 @@ def fault_of(text: str) -> str | None:
 
 
 @pytest.mark.parametrize("path", CURRENT, ids=name_of)
-def test_every_command_and_option_in_a_sentence_is_there(path: Path) -> None:
+def test_every_command_and_option_in_a_sentence_exists(path: Path) -> None:
     for span in spans(path):
         where = f"{name_of(path)}:{span.line}: `{span.text}`"
         if span.text.startswith("hookonce "):
@@ -114,7 +120,7 @@ def test_every_command_and_option_in_a_sentence_is_there(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CURRENT, ids=name_of)
-def test_every_command_in_a_block_is_there(path: Path) -> None:
+def test_every_command_in_a_block_exists(path: Path) -> None:
     for block in blocks(path):
         if block.language not in {"console", "sh"}:
             continue
@@ -125,7 +131,7 @@ def test_every_command_in_a_block_is_there(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CURRENT, ids=name_of)
-def test_every_name_in_a_sentence_is_there(path: Path) -> None:
+def test_every_public_name_in_a_sentence_exists(path: Path) -> None:
     own = "\n".join(block.text for block in blocks(path))
     for span in spans(path):
         where = f"{name_of(path)}:{span.line}: `{span.text}`"
@@ -146,7 +152,7 @@ def test_every_name_in_a_sentence_is_there(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CURRENT, ids=name_of)
-def test_what_a_block_imports_from_the_package_is_public(path: Path) -> None:
+def test_names_that_a_block_imports_from_the_package_are_public(path: Path) -> None:
     for block in blocks(path):
         for module, name in imported(block):
             where = f"{name_of(path)}:{block.line}: from {module} import {name}"
@@ -154,7 +160,7 @@ def test_what_a_block_imports_from_the_package_is_public(path: Path) -> None:
 
 
 def imported(block: Block) -> Iterator[tuple[str, str]]:
-    """Yield each name that a block takes from the package, behind its module."""
+    """Yield each name that a block imports from the package, with its module."""
     if block.language == "python":
         for node in ast.walk(ast.parse(block.text)):
             if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("hookonce."):
@@ -162,7 +168,7 @@ def imported(block: Block) -> Iterator[tuple[str, str]]:
 
 
 def is_listed(module: str, name: str) -> bool:
-    return module in MODULES and name in {one.path for one in public_names(module)}
+    return module in MODULES and name in listed(module)
 
 
 def is_known(name: str, page: str) -> bool:
@@ -200,11 +206,11 @@ def is_importable(dotted: str) -> bool:
         ("hookonce dead lisst", True),
     ],
 )
-def test_a_wrong_command_is_found_out(text: str, *, wrong: bool) -> None:
+def test_the_check_finds_a_wrong_command(text: str, *, wrong: bool) -> None:
     assert (fault_of(text) is not None) is wrong
 
 
-def test_a_wrong_name_is_found_out() -> None:
+def test_the_check_finds_a_wrong_name() -> None:
     assert is_member("Receiver", "handle")
     assert not is_member("Receiver", "handel")
     assert not is_known("RecieverSettings", "")
@@ -239,7 +245,7 @@ def test_every_event_type_is_in_its_table_with_its_class() -> None:
 @pytest.mark.parametrize(
     ("settings", "page"), [(Limits, "tuning"), (Inbox, "inbox"), (Backoff, "inbox")]
 )
-def test_every_setting_is_named(settings: type, page: str) -> None:
+def test_the_guide_names_every_setting(settings: type, page: str) -> None:
     text = (GUIDE / f"{page}.md").read_text("utf-8")
     assert [field.name for field in fields(settings) if field.name not in text] == []
 
@@ -261,7 +267,7 @@ def test_every_command_is_on_some_page() -> None:
 
 
 def test_every_line_of_the_log_that_is_explained_is_one_that_is_written() -> None:
-    """``…`` stands for what differs; all else of it stands in one text of the source."""
+    """``…`` replaces values; a string of the source must contain the rest of the line."""
     page = (GUIDE / "troubleshooting.md").read_text("utf-8")
     table = page.partition("## Look up a line of the log")[2].partition("\n## ")[0]
     lines = re.findall(r"^\| `(.*?)` \|", table, re.MULTILINE)
@@ -273,7 +279,7 @@ def test_every_line_of_the_log_that_is_explained_is_one_that_is_written() -> Non
 
 
 def texts_of(path: Path) -> Iterator[str]:
-    """Yield the texts in a file, those with values in them in one piece."""
+    """Yield the texts in a file; an f-string is one text."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value

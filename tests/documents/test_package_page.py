@@ -1,4 +1,4 @@
-"""The page of the package on PyPI: no link of it is relative, wherever the project lives."""
+"""The project's page on PyPI has no relative link."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_links_of_the_readme_lead_to_the_tag_of_the_version() -> None:
 
 
 @pytest.mark.parametrize("config", [{}, {"repository": "", "author": ""}])
-def test_without_a_repository_the_page_keeps_the_text_of_links(config: dict[str, str]) -> None:
+def test_without_a_repository_url_links_become_plain_text(config: dict[str, str]) -> None:
     metadata = _metadata(**config)
     text = metadata["readme"]["text"]
     assert _TARGET.findall(text) == ["https://www.standardwebhooks.com"]

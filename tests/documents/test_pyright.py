@@ -1,4 +1,4 @@
-"""The examples and the guide's Python blocks check under pyright's strict rules.
+"""The examples and the guide's Python blocks pass pyright's strict checks.
 
 The checker is basedpyright, which is pyright in a wheel, with pyright's own strict rules.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.type_checkers import need_pyright
 
 from documents.reading import GUIDE, ROOT, blocks
 
@@ -21,8 +22,8 @@ _UNTYPED = ('Type of "configure"', 'Type of "syspath_prepend"')
 
 
 def found_in(folder: Path) -> list[dict[str, Any]]:
-    """Return what pyright finds in the Python files of a folder by its strict rules."""
-    pytest.importorskip("basedpyright", reason="basedpyright is not installed")
+    """Return what pyright's strict rules find in the Python files of a folder."""
+    need_pyright()
     settings = {
         "typeCheckingMode": "strict",
         "pythonVersion": "3.11",
@@ -45,8 +46,8 @@ def test_the_examples_check_under_pyright(tmp_path: Path) -> None:
 
 
 @pytest.mark.full("9 s")
-def test_no_block_of_a_page_uses_what_is_deprecated(tmp_path: Path) -> None:
-    """Blocks leave names out that a reader has, so no other rule can be asked of them."""
+def test_no_block_of_a_page_uses_a_deprecated_name(tmp_path: Path) -> None:
+    """Blocks use names of the reader's own code, so other rules would find unknown names."""
     for page in (*GUIDE.glob("*.md"), ROOT / "README.md", ROOT / "examples" / "README.md"):
         code = [block.text for block in blocks(page) if block.language == "python"]
         name = f"{page.parent.name}_{page.stem}.py".replace("-", "_")

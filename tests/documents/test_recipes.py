@@ -1,4 +1,4 @@
-"""The recipes of the guide do what they promise, on real servers with killed processes."""
+"""The recipes of the guide keep their promises on real servers with killed processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def block(page: str, text: str) -> str:
 
 @dataclass
 class Replies:
-    """Counts the replies that a service carries out, and may kill the client before its answer."""
+    """Counts the replies that a service stores, and may kill the client before its answer."""
 
     api: ASGIApp
     victims: list[Process] = field(default_factory=list)
@@ -111,7 +111,8 @@ def test_docker_reads_the_file_of_variables_as_it_is_shown() -> None:
     assert not re.search(r"[\"' ]", "".join(variables.values()))
     new, old = new_secret(), new_secret()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOOKONCE_SECRETS", f"{new},{old}")  # as the page says about a rotation
+        # The page describes these steps in its section on rotation.
+        patch.setenv("HOOKONCE_SECRETS", f"{new},{old}")
         assert EnvironmentSecrets().current() == (new, old)
 
 

@@ -1,4 +1,4 @@
-"""Commands run with the service's settings, as the page on deployment shows it.
+"""Commands run with the service's settings, as the deployment page shows.
 
 There is neither systemd nor Docker nor Kubernetes here. systemd's own checker reads the units, and
 the commands are compared with the unit, the image and the manifests.
@@ -40,7 +40,7 @@ def wrapper_settings() -> dict[str, str]:
 
 
 def faults_of(unit: str, folder: Path) -> str:
-    """Return what systemd finds wrong with a unit, with a command that exists here."""
+    """Make the unit run a program that exists here; return the faults that systemd finds."""
     file = folder / "hookonce.service"
     file.write_text(unit.replace("/srv/hooks/.venv/bin/hookonce", str(TOOL)))
     checked = subprocess.run(
@@ -78,8 +78,8 @@ def test_the_command_has_the_settings_of_the_unit() -> None:
     assert wrapper_words()[-1] == "$@"
 
 
-def test_the_script_passes_all_words_on(tmp_path: Path) -> None:
-    """``systemd-run`` is replaced by a program that prints its arguments."""
+def test_the_script_passes_all_arguments_on(tmp_path: Path) -> None:
+    """A program that prints its arguments replaces ``systemd-run``."""
     (tmp_path / "systemd-run").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "systemd-run").chmod(0o755)
     script = tmp_path / "hooks"

@@ -1,4 +1,4 @@
-"""Every type of ours in a public signature is public: `hookonce guide api` lists it."""
+"""Each of our types in a public signature is public: `hookonce guide api` lists it."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ from hookonce.guide.reference import MODULES, Name, public_names
 
 @cache
 def listed() -> frozenset[tuple[str, str]]:
-    """Return the module that defines each listed name, and its name there."""
+    """Return the defining module of each listed name, and the name in that module."""
     return frozenset(
         (name.home, name.path)
         for module in MODULES
@@ -33,7 +33,7 @@ def annotations(name: Name) -> Iterator[ast.expr]:
         yield ast.parse(name.signature[3:], mode="eval").body
         return
     if name.signature.startswith(": "):
-        if name.is_member:  # or these are the values of an enumeration
+        if name.is_member:  # members include the values of an enumeration
             yield ast.parse(name.signature[2:], mode="eval").body
         return
     if not name.signature:
@@ -48,7 +48,7 @@ def annotations(name: Name) -> Iterator[ast.expr]:
 
 
 def in_any_order(signature: str) -> str:
-    """Let a field of a model have no default value after one that has one."""
+    """Make a model's fields keyword-only, so that a required field may follow an optional field."""
     has_fields = re.match(r"\(\w+:", signature) and not re.search(r", [*/]", signature)
     return f"(*, {signature[1:]}" if has_fields else signature
 
@@ -71,11 +71,11 @@ def names_in(annotation: ast.expr) -> Iterator[str]:
 
 
 def unlisted(home: str, name: str) -> set[str]:
-    """Return the types of ours behind a name in a module that are not public."""
+    """Return the non-public types of hookonce to which a name in a module refers."""
     try:
         module, node, _ = definition(home, name)
     except LookupError:
-        return set()  # of the language, or of another package
+        return set()  # a type of Python or of another package
     value = getattr(node, "value", None)
     if isinstance(value, ast.Call) and ast.unparse(value.func) in TYPE_VARIABLES:
         bounds = [*value.args[1:], *(one.value for one in value.keywords)]
@@ -93,7 +93,7 @@ def found(node: ast.stmt, name: str) -> str:
 
 
 def missing(module: str) -> dict[str, set[str]]:
-    """Return the types that are not public, and the names of a module that need them."""
+    """Return each type that is not public, with the public names of the module that use it."""
     needed: dict[str, set[str]] = {}
     for name in public_names(module):
         for kind in types_of(name):

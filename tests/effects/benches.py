@@ -1,4 +1,8 @@
-"""A bench for each of our ledgers: a database, a test's table, and functions to write to it."""
+"""A bench for each of our ledgers: a database, a test table, and functions that write to it.
+
+A ledger is a table in the user's database. The transaction of a handler's effect also writes a row
+into the ledger. The row says that the handler has handled the event.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
+import asyncpg  # type: ignore[import-untyped] # asyncpg has no annotations that a checker could read
 from django.db import connections  # type: ignore[import-untyped] # Django ships no types
 from django.db.backends.base.base import BaseDatabaseWrapper  # type: ignore[import-untyped]
-from integrations import django_project  # noqa: F401 - it configures Django
+from integrations import django_project  # noqa: F401 - the import configures Django
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
@@ -46,7 +50,7 @@ FAILS = "INSERT INTO there_is_no_such_table VALUES (1)"
 
 
 async def driver_connection(transaction: Any) -> Any:
-    """Return the driver's own connection below an async session, or the connection itself."""
+    """Return the driver's connection of an async session; return any other transaction as it is."""
     if not isinstance(transaction, AsyncSession):
         return transaction
     raw = await (await transaction.connection()).get_raw_connection()
@@ -54,7 +58,7 @@ async def driver_connection(transaction: Any) -> Any:
 
 
 def driver_connection_in_thread(transaction: Any) -> Any:
-    """Return the driver's own connection below a session or a connection of Django."""
+    """Return the driver's connection of a session or of a Django connection."""
     if isinstance(transaction, Session):
         return transaction.connection().connection.driver_connection
     if isinstance(transaction, BaseDatabaseWrapper):
@@ -87,7 +91,7 @@ def by_cursor() -> dict[str, Any]:
     }
 
 
-# Each of these takes the URL or file of a database, and a clock; it yields parts of a bench.
+# Each function below takes a database's URL or file, and a clock. It yields parts of a bench.
 
 
 @asynccontextmanager
@@ -156,8 +160,8 @@ def by_django(engine: str, **settings: Any) -> Callable[[str, Clock], Any]:
     @asynccontextmanager
     async def opened(url: str, clock: Clock) -> AsyncIterator[dict[str, Any]]:
         where = {"NAME": url, **{key: value(url) for key, value in settings.items()}}
-        # A name of its own that stays configured: Django closes only connections that are, and a
-        # thread may end after the test.
+        # Configure a new name, and keep it configured after the test: a thread may end later, and
+        # Django closes only connections whose names are configured.
         alias = f"test_{next(_NUMBERS)}"
         connections.databases[alias] = {
             **connections.databases["default"],
@@ -217,7 +221,7 @@ ON_MYSQL = {
 
 @asynccontextmanager
 async def mysql_bench(name: str, url: str) -> AsyncIterator[Bench[Any]]:
-    """Yield a bench on a running MySQL or MariaDB, in a database that may be emptied."""
+    """Drop the bench's tables in a MySQL or MariaDB, then yield a bench with new tables."""
     engine, clock = create_engine(url.replace("mysql:", "mysql+pymysql:")), ManualClock()
     with engine.begin() as connection:
         for statement in (

@@ -8,7 +8,7 @@ from contextlib import suppress
 from io import BytesIO
 from typing import Any, TypeAlias
 
-import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
+import asyncpg  # type: ignore[import-untyped] # asyncpg has no annotations that a checker could read
 
 from hookonce.effects.ledger import is_async_ledger
 
@@ -27,7 +27,7 @@ Way: TypeAlias = Callable[["Driver"], Awaitable[None]]
 
 
 class Driver:
-    """The driver's own connection within a handler; the ledger does not see what it does."""
+    """The driver's own connection within a handler; the ledger does not see its statements."""
 
     def __init__(self, connection: Any, write: Callable[[str], Any]) -> None:
         self.connection = connection
@@ -176,7 +176,7 @@ def handler_of(
             await way(Driver(driver_connection_in_thread(transaction), write))
 
     def work_in_a_thread(event: Any, transaction: Any) -> None:
-        with suppress(StopIteration):  # it waits for nothing
+        with suppress(StopIteration):  # `work` never waits here, so one `send` completes it
             work(event, transaction).send(None)
 
     return work if is_async_ledger(parts["ledger"]) else work_in_a_thread

@@ -1,19 +1,11 @@
-"""One PostgreSQL for the tests of this folder, in each process that runs some of them."""
-
-from collections.abc import Iterator
+"""A PostgreSQL for the tests of this folder."""
 
 import pytest
-from support.postgres import PostgresServer, postgres_server
-
-
-@pytest.fixture(scope="session")
-def shared_postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
+from support.postgres import PostgresServer
 
 
 @pytest.fixture
 def postgres(shared_postgres: PostgresServer) -> PostgresServer:
-    """Return an empty PostgreSQL."""
+    """Return a PostgreSQL whose schema ``public`` is empty."""
     shared_postgres.clear()
     return shared_postgres

@@ -1,11 +1,11 @@
 """Kills processes and servers at random moments, and counts the effects that are left.
 
-Within a ledger each effect is there exactly once, whatever was killed and whenever. The same
-handler without a ledger leaves doubles, which proves that the count would find them.
+Within a ledger each effect exists exactly once after any kill. The same handler without a ledger
+leaves doubles, which proves that the count would find them.
 
 The events belong to a few channels, and do not arrive in the order of their creation. With
-``latest_by`` no event is written after a newer one of its channel, and the newest is there at the
-end; without it many are written late.
+``latest_by``, no event is written after a newer event of its channel, and the last row of a channel
+is its newest event. Without ``latest_by``, many events are written late.
 """
 
 from __future__ import annotations
@@ -45,15 +45,18 @@ _LONGEST_SECONDS = 0.005
 _READY_SECONDS = 60.0
 _CHANNELS = 3
 _LATEST_PLACES = 10
-"""The number of newer events, at most, that an event arrives after."""
+"""An event arrives after at most this many newer events."""
 
 _FIRST = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 class How(StrEnum):
-    """How the handler commits its effect."""
+    """The ways in which the handler commits its effect."""
 
     WITHIN = "within"
+    SHARED = "shared"
+    """Within a ledger in the store's database: the effect's commit also completes the event."""
+
     LATEST = "latest"
     """Within the ledger and with ``latest_by``."""
 
@@ -77,7 +80,7 @@ class Figures:
 
 
 class _Victim:
-    """A worker, started again after each kill as a fork of a process that has all imports."""
+    """A worker. After each kill, its parent process forks a new worker, with all imports done."""
 
     def __init__(self, *arguments: str) -> None:
         self._arguments = arguments
@@ -85,7 +88,7 @@ class _Victim:
         self._pid = 0
 
     async def begin(self) -> int | None:
-        """Start a worker; return when it is ready, with its exit status if it has ended before."""
+        """Start a worker, and wait until it is ready; return its exit status if it has ended."""
         if self._forker is None:
             self._forker = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -93,14 +96,14 @@ class _Victim:
                 *self._arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,  # tracebacks of attempts that kills have failed
+                stderr=asyncio.subprocess.DEVNULL,  # attempts that fail by a kill print tracebacks
             )
         assert self._forker.stdin is not None
         self._forker.stdin.write(b"begin\n")
         return await self._hear({"ready", "ended"})
 
     async def works(self, effects: int) -> int | None:
-        """Wait until it has written some more effects; return its exit status if it has ended."""
+        """Wait until the worker has written so many effects; return its status if it has ended."""
         for _ in range(effects):
             status = await self._hear({"wrote", "ended"})
             if status is not None:
@@ -165,6 +168,9 @@ async def kills(
         postgres.execute(f"{TABLE.removesuffix(')')}, place bigserial)")
         for statement in create_sql("postgresql").split(";\n")[:-1]:
             postgres.execute(statement)
+        if how is How.SHARED:
+            postgres.execute("DROP SCHEMA IF EXISTS hookonce CASCADE")
+            store = postgres.url
     expected = await _fill(store, events, chance)
     is_file = name in ON_SQLITE
     database = str(file) if is_file or postgres is None else postgres.url
@@ -176,7 +182,7 @@ async def kills(
             status = await victim.works(chance.randint(1, _MOST_EFFECTS))
             if status is not None:
                 break
-            await asyncio.sleep(chance.uniform(0, _LONGEST_SECONDS))  # before, in or after COMMIT
+            await asyncio.sleep(chance.uniform(0, _LONGEST_SECONDS))  # the fault may hit COMMIT
             fault = "kill" if is_file else chance.choices(("kill", "cut", "restart"), (5, 4, 1))[0]
             figures.faults[fault] += 1
             if fault == "kill":
@@ -198,7 +204,7 @@ async def kills(
 
 
 async def _fill(store: str, events: int, chance: random.Random) -> list[str]:
-    """Enqueue events; return the row that each must leave, the oldest event first."""
+    """Enqueue events; return the row that each event must write, oldest event first."""
     receiver, expected = receiver_on(store, inbox=Inbox(embedded=False)), []
     register: Callable[..., Callable[..., object]] = receiver.on
 
@@ -220,10 +226,10 @@ async def _fill(store: str, events: int, chance: random.Random) -> list[str]:
 
 
 def _compare(figures: Figures, written: list[str], expected: list[str]) -> None:
-    """Count what is wrong with the written rows, which are in the order of their writing."""
+    """Count lost, double and unexpected rows. ``written`` is in the order of writing."""
     found, newest = Counter(written), expected[-_CHANNELS:]
     channels = [[key for key in written if _channel(key) == _channel(last)] for last in newest]
-    if figures.how is How.LATEST:  # other events may have come too late
+    if figures.how is How.LATEST:  # late events are skipped, so only the newest can be lost
         figures.lost = sum(keys[-1:] != [last] for keys, last in zip(channels, newest, strict=True))
     else:
         figures.lost = len(set(expected) - found.keys())

@@ -1,4 +1,4 @@
-"""A user's database in an SQLite file, with a ledger and a table of orders."""
+"""A user's database in a SQLite file, with a ledger and a table of orders."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
+import asyncpg  # type: ignore[import-untyped] # asyncpg has no annotations that a checker could read
 import pytest
 from support.deliveries import comment, deliver, receiver_on
 from support.postgres import PostgresServer
@@ -23,11 +23,11 @@ from hookonce.events import CommentReceived
 from .benches import ON_POSTGRES, ON_SQLITE, TABLE
 from .breaking import BROKEN_IN_POSTGRES, COMMITTED, ROLLED_BACK, SAVEPOINTS, Way, handler_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(60, of="file")]
 
 
 async def statuses(parts: dict[str, Any], way: Way) -> list[int]:
-    """Return the answers to two attempts at an event; the transaction of the first is broken."""
+    """Deliver an event twice, and break the first transaction; return the answers' statuses."""
     event, ways = comment(), [way]
     handler = handler_of(parts, lambda _: ways.pop() if ways else None, lambda _: "whole")
     receiver = receiver_on()
@@ -77,7 +77,7 @@ async def test_a_handler_may_use_savepoints_in_postgresql(
 async def search_path_of_a_tenant(
     server: PostgresServer, **options: Any
 ) -> tuple[int, list[tuple[Any, ...]]]:
-    """Return the answer to a handler that changes the search_path, and the rows it has written."""
+    """Change the search_path in a handler; return the answer's status, and the handler's rows."""
     async with asyncpg.create_pool(server.url, min_size=0) as pool:
         receiver = receiver_on()
 
@@ -104,10 +104,10 @@ async def test_without_the_schema_the_error_says_to_name_it(
     assert "name the ledger's table with its schema" in caplog.text
 
 
-async def test_a_row_that_another_attempt_has_committed_does_not_make_this_one_a_success(
+async def test_a_row_committed_by_another_attempt_does_not_make_this_attempt_a_success(
     tables: PostgresServer,
 ) -> None:
-    """The first attempt has lost its transaction; the row that it finds is the second one's."""
+    """The first attempt has lost its own row; the row that it finds is the second attempt's."""
     async with ON_POSTGRES["asyncpg"](tables.url, time.time) as parts:
         first, second, event = receiver_on(), receiver_on(), comment()
 
@@ -195,7 +195,7 @@ async def test_a_handler_may_use_savepoints_in_sqlite(name: str, way: Way, file:
 
 
 async def test_a_nested_transaction_that_is_left_open_is_committed(file: Path) -> None:
-    """It is a savepoint, which the session releases at the commit."""
+    """The nested transaction is a savepoint, which the session releases at the commit."""
     receiver = receiver_on()
     async with ON_SQLITE["sqlalchemy-sqlite3"](str(file), time.time) as parts:
 

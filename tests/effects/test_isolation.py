@@ -57,7 +57,7 @@ async def test_sqlalchemy_is_read_committed_unless_another_level_is_given(
 
     assert (await deliver(receiver, comment())).status == 200
     assert levels == [level.lower()]
-    async with sessions() as session:  # the user's own sessions are as before
+    async with sessions() as session:  # the ledger must not change the user's own sessions
         own = await session.scalar(text("SHOW transaction_isolation"))
     assert own == ("serializable" if options else "read committed")
     await engine.dispose()
@@ -82,7 +82,7 @@ async def test_a_ledger_begins_transactions_on_an_engine_in_autocommit(
     await engine.dispose()
 
 
-async def test_a_ledger_in_sqlite_does_too_and_other_sessions_stay_in_autocommit(
+async def test_a_ledger_begins_transactions_in_sqlite_and_other_sessions_stay_in_autocommit(
     tmp_path: Path,
 ) -> None:
     shop, receiver = Shop(tmp_path), receiver_on()
@@ -103,7 +103,7 @@ async def test_a_ledger_in_sqlite_does_too_and_other_sessions_stay_in_autocommit
 
     assert (await deliver(receiver, comment())).status == 500
     assert (shop.orders(), shop.recorded()) == ([], [])
-    async with AsyncSession(later) as session:  # the user's own sessions are as before
+    async with AsyncSession(later) as session:  # the ledger must not change the user's own sessions
         await session.execute(text("INSERT INTO orders VALUES ('own', 'async')"))
     assert shop.orders() == [("own", "async")]
     await later.dispose()
@@ -114,7 +114,7 @@ async def test_a_ledger_in_sqlite_does_too_and_other_sessions_stay_in_autocommit
 async def test_a_ledger_on_a_single_connection_is_rolled_back_with_it(
     tables: PostgresServer,
 ) -> None:
-    """Test suites run everything in one outer transaction that is never committed."""
+    """Many test suites run each test in one outer transaction, and never commit it."""
     engine = create_async_engine(tables.sqlalchemy_url("psycopg"))
     async with engine.connect() as connection:
         outer = await connection.begin()
@@ -151,9 +151,9 @@ async def test_a_pool_gets_its_connections_back_with_their_isolation_level(
 async def test_two_events_that_block_each_other_are_both_handled(
     pool: AsyncConnectionPool[Any], tables: PostgresServer
 ) -> None:
-    """PostgreSQL rolls one of the two back (40P01), and it is tried again at once.
+    """PostgreSQL rolls one attempt back (40P01), and the ledger tries it again at once.
 
-    Its new transaction may lock its first row again before the other transaction wakes up.
+    The new transaction may lock its first row before the other transaction wakes up.
     """
     receiver, runs, both = receiver_on(), 0, asyncio.Barrier(2)
 

@@ -1,6 +1,7 @@
-"""Each effect is there once, whatever is killed at whatever moment; without a ledger it is not.
+"""After kills at any moment, each effect exists exactly once, but only with a ledger.
 
-With ``latest_by`` no effect is written after a newer one of its channel; without it some are.
+With ``latest_by``, no effect is written after a newer effect of the same channel. Without
+``latest_by``, some effects are.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ def kill(tmp_path: Path, request: pytest.FixtureRequest) -> Round:
         figures = asyncio.run(
             kills(name, tmp_path, events=events, how=how, seed=SEED, postgres=postgres)
         )
-        print(figures, SEED)  # noqa: T201 - pytest shows it if a test fails
+        print(figures, SEED)  # noqa: T201 - pytest shows the figures if a test fails
         return figures
 
     return round_of
@@ -41,15 +42,24 @@ def is_exact(figures: Figures) -> bool:
 @pytest.mark.costs("2 s")
 @pytest.mark.sample(1, of="file")
 @pytest.mark.parametrize("name", ["asyncpg", "sqlite3"])
-def test_each_effect_is_there_once_after_kills(name: str, kill: Round) -> None:
+def test_each_effect_exists_once_after_kills(name: str, kill: Round) -> None:
     figures = kill(name, events=150)
     assert figures.faults["kill"]
     assert is_exact(figures)
     assert figures.late
 
 
+@pytest.mark.costs("4 s")
+@pytest.mark.sample(1, of="file")
+@pytest.mark.parametrize("name", ["asyncpg", "psycopg-threads"])
+def test_each_effect_exists_once_in_the_database_of_the_store(name: str, kill: Round) -> None:
+    figures = kill(name, events=150, how=How.SHARED)
+    assert figures.faults["kill"]
+    assert is_exact(figures)
+
+
 @pytest.mark.full("3 s")
-def test_without_a_ledger_some_effects_are_there_twice(kill: Round) -> None:
+def test_without_a_ledger_some_effects_exist_twice(kill: Round) -> None:
     figures = kill("asyncpg", events=150, how=How.ALONE)
     assert figures.twice
     assert not figures.lost
@@ -65,10 +75,10 @@ def test_no_effect_is_written_after_a_newer_one_of_its_channel(name: str, kill: 
     assert not figures.late
 
 
-@pytest.mark.full("up to 10 s of processor time each")
+@pytest.mark.full("up to 10 s of processor time each", draw=8)
 @pytest.mark.parametrize("how", [How.WITHIN, How.LATEST])
 @pytest.mark.parametrize("name", [*ON_POSTGRES, *ON_SQLITE])
-def test_each_effect_is_there_once_in_every_ledger(name: str, how: How, kill: Round) -> None:
+def test_each_effect_exists_once_in_every_ledger(name: str, how: How, kill: Round) -> None:
     figures = kill(name, events=300, how=how)
     assert is_exact(figures)
     assert not figures.late or how is How.WITHIN

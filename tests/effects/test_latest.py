@@ -1,4 +1,7 @@
-"""Handlers with ``latest_by`` within a ledger: the watermark is part of their transaction."""
+"""Handlers with ``latest_by`` within a ledger: their transaction also sets the watermark.
+
+A watermark is the newest event of a key that has succeeded. The handler skips older events.
+"""
 
 import sqlite3
 from collections.abc import Iterator
@@ -8,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import aiosqlite
-import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
+import asyncpg  # type: ignore[import-untyped] # asyncpg has no annotations that a checker could read
 import pytest
 from support.deliveries import SECRET, answer_of, deliver, receiver_on
 from support.postgres import PostgresServer
@@ -74,7 +77,7 @@ async def test_a_late_event_is_stale_and_not_run_even_if_the_store_has_forgotten
         assert skipped.reasons == ["stale"] * (reason == "stale")
         assert skipped.failed == []
     assert shop.orders() == [(newer.id, "book")]
-    assert shop.recorded() == ["sync", "sync"]  # the late event is recorded too: it is done
+    assert shop.recorded() == ["sync", "sync"]  # the late event is done, so it has a row, too
 
 
 async def test_a_rollback_undoes_the_advance_of_the_watermark(shop: Shop) -> None:
@@ -96,7 +99,7 @@ async def test_a_rollback_undoes_the_advance_of_the_watermark(shop: Shop) -> Non
     assert answer_of(await deliver(receiver, newer, 2)) == (200, "handled")
 
 
-async def test_ties_and_events_without_a_key_are_as_in_the_store(shop: Shop) -> None:
+async def test_ledgers_treat_ties_and_events_without_a_key_as_stores_do(shop: Shop) -> None:
     receiver, keys = receiver_on(), {"evt_c": None}
 
     @receiver.on(
@@ -159,20 +162,21 @@ async def test_an_error_of_the_key_function_rolls_back(shop: Shop) -> None:
 
 async def test_serial_by_within_a_ledger_takes_the_key_lock_of_the_store(shop: Shop) -> None:
     store, key_lock, token = MemoryStore(), KeyLock("default", "book", "post_1"), new_token()
-    receiver = receiver_on(store, answer_seconds=0.2)
+    hasty, patient = receiver_on(store, answer_seconds=0.2), receiver_on(store)
 
-    @receiver.on(
-        CommentReceived, name="book", within=shop.ledger, serial_by=lambda e: e.data.post_id
-    )
     def book(event: CommentReceived, connection: sqlite3.Connection) -> None:
         shop.book(connection, event.id)
 
+    for receiver in (hasty, patient):
+        receiver.on(
+            CommentReceived, name="book", within=shop.ledger, serial_by=lambda e: e.data.post_id
+        )(book)
     event = make_event(CommentReceived, data={"postId": "post_1"})
     assert await store.acquire_key_lock(key_lock, token, 60.0) == Acquired()
-    assert answer_of(await deliver(receiver, event)) == (503, "in_flight")
+    assert answer_of(await deliver(hasty, event)) == (503, "in_flight")
     assert shop.orders() == []
     await store.release_key_lock(key_lock, token)
-    assert answer_of(await deliver(receiver, event, 2)) == (200, "handled")
+    assert answer_of(await deliver(patient, event, 2)) == (200, "handled")
     assert shop.orders() == [(event.id, "book")]
 
 

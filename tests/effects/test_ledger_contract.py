@@ -1,4 +1,7 @@
-"""Each of our ledgers keeps the rules of the contract."""
+"""Each of our ledgers keeps the rules of the contract.
+
+A generation is a number: 0 for an event's first handling, and higher for each later replay.
+"""
 
 import os
 import sqlite3
@@ -9,6 +12,13 @@ import pytest
 from support.postgres import PostgresServer
 
 from hookonce.effects.contract import RULES, WATERMARK_RULES, Rule
+from hookonce.effects.contract.generations import (
+    a_generation_at_the_same_time_works_once,
+    a_generation_committed_before_its_end_is_no_success,
+    a_generation_needs_no_earlier_one,
+    a_later_generation_does_the_effect_once_more,
+    a_row_of_an_earlier_generation_is_not_held,
+)
 from hookonce.effects.contract.rules import (
     a_row_of_an_earlier_transaction_is_not_held,
     a_row_that_is_not_there_is_not_held,
@@ -37,7 +47,7 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.sample(50)
 @EACH_RULE
 @pytest.mark.parametrize("name", ON_SQLITE)
-async def test_a_ledger_in_sqlite(name: str, rule: Rule, tmp_path: Path) -> None:
+async def test_a_ledger_in_sqlite_keeps_the_rule(name: str, rule: Rule, tmp_path: Path) -> None:
     async with sqlite_bench(name, tmp_path) as bench:
         await rule(bench)
 
@@ -45,24 +55,26 @@ async def test_a_ledger_in_sqlite(name: str, rule: Rule, tmp_path: Path) -> None
 @pytest.mark.sample(60)
 @EACH_RULE
 @pytest.mark.parametrize("name", ON_POSTGRES)
-async def test_a_ledger_in_postgresql(name: str, rule: Rule, postgres: PostgresServer) -> None:
+async def test_a_ledger_in_postgresql_keeps_the_rule(
+    name: str, rule: Rule, postgres: PostgresServer
+) -> None:
     async with postgres_bench(name, postgres) as bench:
         await rule(bench)
 
 
 class TrustsItsDriver(SQLiteLedger):
-    """A ledger that believes what its driver knows about the transaction."""
+    """A ledger that only asks the driver whether the transaction is still open."""
 
     def holds(self, transaction: sqlite3.Connection, _: Effect) -> bool:
         return transaction.in_transaction
 
 
 class TrustsAnyRow(SQLiteLedger):
-    """A ledger that looks for any row, not for that of its own transaction."""
+    """A ledger that takes the row of any transaction for its own row."""
 
     def holds(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
         find = "SELECT 1 FROM hookonce_effects WHERE endpoint = ? AND event_id = ? AND handler = ?"
-        return transaction.execute(find, effect).fetchone() is not None
+        return transaction.execute(find, effect[:3]).fetchone() is not None
 
 
 class TakesBegunForDone(SQLiteLedger):
@@ -70,7 +82,46 @@ class TakesBegunForDone(SQLiteLedger):
 
     def insert(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
         statement = "INSERT INTO hookonce_effects VALUES (?, ?, ?, 1, 0) ON CONFLICT DO NOTHING"
-        return transaction.execute(statement, effect).rowcount == 1
+        return transaction.execute(statement, effect[:3]).rowcount == 1
+
+
+class IgnoresGenerations(SQLiteLedger):
+    """A ledger that takes every replay for the first handling."""
+
+    def insert(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
+        return super().insert(transaction, effect._replace(generation=0))
+
+
+class NeedsAnEarlierRow(SQLiteLedger):
+    """A ledger that records a replay only if it has a row of the first handling."""
+
+    def insert(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
+        if effect.generation:
+            find = "SELECT 1 FROM hookonce_effects WHERE event_id = ?"
+            if transaction.execute(find, (effect.event_id,)).fetchone() is None:
+                return False
+        return super().insert(transaction, effect)
+
+
+class BeginsEveryGeneration(SQLiteLedger):
+    """A ledger that lets a replay run even if its row already has the replay's generation."""
+
+    def insert(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
+        table, key = "hookonce_effects", "endpoint = ? AND event_id = ? AND handler = ?"
+        if effect.generation:
+            lower = f"UPDATE {table} SET generation = -1 WHERE {key}"
+            transaction.execute(lower, effect[:3])
+        return super().insert(transaction, effect)
+
+
+class ForgetsThatItBegan(SQLiteLedger):
+    """A ledger whose row says that the effect is done as soon as a replay begins."""
+
+    def insert(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
+        has_begun = super().insert(transaction, effect)
+        if has_begun and effect.generation:
+            transaction.execute("UPDATE hookonce_effects SET recorded_at = 1")
+        return has_begun
 
 
 @pytest.mark.parametrize(
@@ -78,7 +129,13 @@ class TakesBegunForDone(SQLiteLedger):
     [
         (TrustsItsDriver, a_row_that_is_not_there_is_not_held),
         (TrustsAnyRow, a_row_of_an_earlier_transaction_is_not_held),
+        (TrustsAnyRow, a_row_of_an_earlier_generation_is_not_held),
         (TakesBegunForDone, an_effect_committed_before_its_end_is_no_success),
+        (IgnoresGenerations, a_later_generation_does_the_effect_once_more),
+        (NeedsAnEarlierRow, a_generation_needs_no_earlier_one),
+        (BeginsEveryGeneration, a_later_generation_does_the_effect_once_more),
+        (BeginsEveryGeneration, a_generation_at_the_same_time_works_once),
+        (ForgetsThatItBegan, a_generation_committed_before_its_end_is_no_success),
     ],
 )
 async def test_the_contract_fails_a_ledger_that_reports_success_without_proof(
@@ -86,7 +143,7 @@ async def test_the_contract_fails_a_ledger_that_reports_success_without_proof(
 ) -> None:
     async with sqlite_bench("sqlite3", tmp_path) as bench:
         wrong = replace(bench, ledger=ledger(tmp_path / "app.db"))
-        with pytest.raises(AssertionError, match=r"counts as held|has counted as"):
+        with pytest.raises(AssertionError, match=r"counts as held|counted as|ended as"):
             await rule(wrong)
 
 
@@ -97,10 +154,10 @@ async def test_the_contract_fails_a_ledger_that_reports_success_without_proof(
 )
 @EACH_RULE
 @pytest.mark.parametrize("name", ON_MYSQL)
-async def test_a_ledger_in_mysql(name: str, rule: Rule) -> None:
+async def test_a_ledger_in_mysql_keeps_the_rule(name: str, rule: Rule) -> None:
     pytest.importorskip("aiomysql", reason="aiomysql is not installed")
     pymysql = pytest.importorskip("pymysql", reason="PyMySQL is not installed")
-    pymysql.install_as_MySQLdb()  # the name that Django asks for
+    pymysql.install_as_MySQLdb()  # Django imports MySQLdb
     assert MYSQL_URL is not None
     async with mysql_bench(name, MYSQL_URL) as bench:
         await rule(bench)

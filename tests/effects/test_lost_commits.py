@@ -1,4 +1,4 @@
-"""A connection that is lost during COMMIT: the row is looked up before the attempt is answered."""
+"""If a connection is lost during COMMIT, the ledger looks for its row, which decides the answer."""
 
 import time
 from typing import Any
@@ -26,7 +26,7 @@ def tables(postgres: PostgresServer) -> PostgresServer:
 
 @pytest.mark.parametrize("cut", Cut)
 @pytest.mark.parametrize("name", ON_POSTGRES)
-async def test_a_lost_commit_is_looked_up(
+async def test_after_a_lost_commit_the_row_is_looked_up(
     name: str, cut: Cut, tables: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     event, runs, is_cut = comment(), 0, False

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import aiosqlite
-import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
+import asyncpg  # type: ignore[import-untyped] # asyncpg has no annotations that a checker could read
 import psycopg
 import pytest
 from django.db import connections  # type: ignore[import-untyped] # Django ships no types
-from django.db.transaction import atomic  # type: ignore[import-untyped] # the same
+from django.db.transaction import atomic  # type: ignore[import-untyped]  # Django ships no types
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
@@ -24,6 +24,7 @@ from support.postgres import PostgresServer
 from hookonce import Context
 from hookonce.effects import create_sql
 from hookonce.effects.aiosqlite import AioSQLiteLedger
+from hookonce.effects.django import DjangoLedger
 from hookonce.errors import AlreadyDone, LedgerError
 from hookonce.events import CommentReceived
 from hookonce.stores.values import DeliveryKey
@@ -105,7 +106,7 @@ async def by_sqlalchemy_in_a_thread(url: str, context: Context) -> None:
     await asyncio.to_thread(work)
 
 
-@pytest.mark.parametrize(
+EACH_DRIVER = pytest.mark.parametrize(
     "own",
     [
         by_asyncpg,
@@ -117,6 +118,9 @@ async def by_sqlalchemy_in_a_thread(url: str, context: Context) -> None:
         by_sqlalchemy_in_a_thread,
     ],
 )
+
+
+@EACH_DRIVER
 async def test_a_second_attempt_finds_that_the_effect_is_done(
     own: Callable[[str, Context], Awaitable[None]], postgres: PostgresServer
 ) -> None:
@@ -162,7 +166,7 @@ async def run_twice(handler: Callable[[Context], Any]) -> None:
         assert answer_of(await deliver(receiver, event)) == (200, "handled")
 
 
-async def test_a_second_attempt_in_sqlite_finds_it_too(shop: Shop) -> None:
+async def test_a_second_attempt_in_sqlite_finds_that_the_effect_is_done(shop: Shop) -> None:
     async def by_aiosqlite(context: Context) -> None:
         async with aiosqlite.connect(shop.file) as connection:
             await context.record_in(connection)
@@ -180,7 +184,7 @@ async def test_a_second_attempt_in_sqlite_finds_it_too(shop: Shop) -> None:
     shop.ledger.close()
 
 
-def context_of(event_id: str) -> Context:
+def context_of(event_id: str, generation: int = 0) -> Context:
     return Context(
         key=DeliveryKey("default:evt_1"),
         endpoint="default",
@@ -193,10 +197,68 @@ def context_of(event_id: str) -> Context:
         is_replay=False,
         received_unix=0.0,
         body=b"",
+        generation=generation,
     )
 
 
-def test_a_second_record_names_the_effect_that_is_done(shop: Shop) -> None:
+@EACH_DRIVER
+async def test_a_later_generation_is_recorded_once(
+    own: Callable[[str, Context], Awaitable[None]], tables: PostgresServer
+) -> None:
+    recorded = []
+    for generation in (0, 1, 1, 0, 3, 2):
+        with suppress(AlreadyDone):
+            await own(tables.url, context_of("evt_1", generation))
+            recorded.append(generation)
+    assert recorded == [0, 1, 3]
+    assert tables.execute("SELECT key FROM done") == [("once",)] * 3
+    assert tables.execute("SELECT generation FROM hookonce_effects") == [(3,)]
+
+
+async def test_a_later_generation_in_sqlite_is_recorded_once_too(shop: Shop) -> None:
+    async def by_aiosqlite(context: Context) -> None:
+        async with aiosqlite.connect(shop.file) as connection:
+            await context.record_in(connection)
+            await connection.commit()
+
+    def by_sqlite3(context: Context) -> None:
+        with closing(sqlite3.connect(shop.file)) as connection, connection:
+            context.record_in_sync(connection)
+
+    recorded = []
+    for generation in (0, 1, 1, 0, 3, 2):
+        with suppress(AlreadyDone):
+            by_sqlite3(context_of("evt_1", generation))
+            recorded.append(("sqlite3", generation))
+        with suppress(AlreadyDone):
+            await by_aiosqlite(context_of("evt_2", generation))
+            recorded.append(("aiosqlite", generation))
+    drivers = ("sqlite3", "aiosqlite")
+    assert recorded == [(driver, generation) for generation in (0, 1, 3) for driver in drivers]
+    shop.ledger.close()
+
+
+def test_a_later_generation_in_django_is_recorded_once_too(tmp_path: Path) -> None:
+    alias = "generations"
+    connections.databases[alias] = {
+        **connections.databases["default"],
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(tmp_path / "app.db"),
+    }
+    connection, recorded = connections[alias], []
+    try:
+        DjangoLedger(alias).create_table()
+        for generation in (0, 1, 1, 0, 3, 2):
+            with suppress(AlreadyDone), atomic(using=alias):
+                context_of("evt_1", generation).record_in_sync(connection)
+                recorded.append(generation)
+    finally:
+        connection.close()
+        del connections[alias], connections.databases[alias]
+    assert recorded == [0, 1, 3]
+
+
+def test_a_second_record_in_raises_an_error_that_names_the_effect(shop: Shop) -> None:
     with shop.ledger.transaction() as connection:
         context_of("evt_1").record_in_sync(connection)
         with pytest.raises(AlreadyDone, match="own is already done for evt_1"):
@@ -205,7 +267,7 @@ def test_a_second_record_names_the_effect_that_is_done(shop: Shop) -> None:
 
 
 async def test_record_in_is_refused_within_a_ledger(shop: Shop) -> None:
-    """Otherwise it would find the ledger's row, and the handler would succeed without its work."""
+    """``record_in`` would find the ledger's row, so the handler would succeed without its work."""
     receiver = receiver_on()
 
     @receiver.on(CommentReceived, name="passes it on", within=shop.ledger)
@@ -259,7 +321,7 @@ async def test_a_record_in_the_autocommit_mode_of_sqlite3_is_refused(shop: Shop)
 
 @pytest.mark.parametrize("options", [{}, {"isolation_level": "AUTOCOMMIT"}])
 async def test_a_session_in_autocommit_is_refused(shop: Shop, options: dict[str, str]) -> None:
-    """It may be in AUTOCOMMIT by its own isolation level, or by its engine's."""
+    """AUTOCOMMIT may be the isolation level of the session or of its engine."""
     context, on_engine = (
         context_of("evt_1"),
         {"isolation_level": "AUTOCOMMIT"} if not options else {},
@@ -281,7 +343,7 @@ async def test_a_session_in_autocommit_is_refused(shop: Shop, options: dict[str,
 
 
 async def test_a_driver_in_autocommit_below_sqlalchemy_is_refused(shop: Shop) -> None:
-    """Otherwise a failed attempt would leave its row, and the next one would count as done."""
+    """In autocommit a failed attempt would leave its row, and the event would count as done."""
     context, alone = context_of("evt_1"), {"isolation_level": None}
     engine = create_engine(f"sqlite:///{shop.file}", connect_args=alone)
     with (
@@ -351,11 +413,11 @@ async def test_an_object_of_the_wrong_kind_is_refused(shop: Shop) -> None:
     shop.ledger.close()
 
 
-# A handler commits itself, after a failure below its session that it has swallowed.
+# These functions break the transaction on the driver's connection; then the handlers commit.
 
 
 async def swallowing(connection: Any) -> None:
-    """Run a statement that fails on the driver's own connection, and go on."""
+    """Run a wrong statement on the driver's connection, and ignore its error."""
     raw = (await connection.get_raw_connection()).driver_connection
     with suppress(Exception):
         await raw.execute("INSERT INTO there_is_no_such_table VALUES (1)")
@@ -390,7 +452,7 @@ async def test_a_session_whose_commit_would_be_a_rollback_is_no_success(
 
 
 async def test_one_connection_records_one_effect_after_the_other(tables: PostgresServer) -> None:
-    """After a rollback, its effect is not looked for at the next commit."""
+    """A commit does not check the effect of an earlier transaction that was rolled back."""
     engine = create_engine(tables.sqlalchemy_url("psycopg"))
     with engine.connect() as connection:
         for number, end in enumerate([connection.commit, connection.rollback, connection.commit]):
@@ -410,7 +472,11 @@ async def test_a_transaction_of_django_whose_commit_was_a_rollback_is_no_success
 
         @receiver.on(CommentReceived, name="own")
         def own(_: CommentReceived, context: Context) -> None:
-            with atomic(using=alias), closing(connections[alias].cursor()) as cursor:
+            with (
+                closing(connections[alias]),
+                atomic(using=alias),
+                connections[alias].cursor() as cursor,
+            ):
                 context.record_in_sync(connections[alias])
                 cursor.execute(INSERT)
                 if broken:
@@ -425,7 +491,7 @@ async def test_a_transaction_of_django_whose_commit_was_a_rollback_is_no_success
 async def test_a_row_that_says_only_begun_is_no_success(
     shop: Shop,
 ) -> None:
-    """A handler within a ledger committed too early, and has its own transaction now."""
+    """An earlier version of the handler has committed the ledger's row before its end."""
     context = context_of("evt_1")
     with shop.ledger.transaction() as connection:
         assert shop.ledger.insert(connection, context.effect)

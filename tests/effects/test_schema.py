@@ -8,10 +8,10 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from django.apps import apps  # type: ignore[import-untyped] # Django ships no types
-from django.db import connections  # type: ignore[import-untyped] # the same
-from django.db.migrations import Migration, RunPython  # type: ignore[import-untyped] # the same
-from django.db.migrations.state import ProjectState  # type: ignore[import-untyped] # the same
-from integrations import django_project  # noqa: F401 - it configures Django
+from django.db import connections  # type: ignore[import-untyped]  # Django ships no types
+from django.db.migrations import Migration, RunPython  # type: ignore[import-untyped]  # Django ships no types
+from django.db.migrations.state import ProjectState  # type: ignore[import-untyped]  # Django ships no types
+from integrations import django_project  # noqa: F401 - the import configures Django
 from sqlalchemy import Connection, MetaData, create_engine, text
 from support.postgres import PostgresServer
 
@@ -72,7 +72,7 @@ def test_alembic_finds_nothing_to_change_in_the_printed_tables(
 
 
 def test_postgresql_keeps_every_character_of_the_longest_name() -> None:
-    """It cuts names to 63 bytes, so the indexes of two ledgers could get one name."""
+    """PostgreSQL cuts names to 63 bytes, so the indexes of two ledgers could get the same name."""
     sql = create_sql("postgresql", "t" * 40)
     assert max(map(len, re.findall(r"\w+", sql))) == 63
     with pytest.raises(ValueError, match="40 at most"):

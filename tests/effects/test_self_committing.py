@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.db import connections  # type: ignore[import-untyped] # Django ships no types
-from integrations import django_project  # noqa: F401 - it configures Django
+from integrations import django_project  # noqa: F401 - the import configures Django
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from sqlalchemy import StaticPool, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
@@ -106,7 +106,7 @@ def failing_once(ledger: AnyLedger[Any]) -> Callable[..., Any]:
 
 
 async def test_an_engine_that_begins_by_an_event_passes_the_check(shop: Shop) -> None:
-    """SQLAlchemy advises this for SQLite; such an engine does roll back."""
+    """For SQLite, SQLAlchemy recommends an event listener that sends BEGIN; then rollbacks work."""
     engine = create_engine(f"sqlite:///{shop.file}", **ALONE)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
     await check(SyncSQLAlchemyLedger(sessionmaker(engine)))
@@ -178,7 +178,7 @@ async def test_without_the_check_postgresql_does_not_report_a_failed_attempt_as_
 async def test_a_ledger_begins_transactions_on_a_pool_of_psycopg_in_autocommit(
     tables: PostgresServer,
 ) -> None:
-    """The ledger begins each transaction by a statement."""
+    """Even in autocommit, the ledger sends BEGIN before each handler's effect."""
     alone = {"autocommit": True}
     async with AsyncConnectionPool(tables.url, min_size=1, kwargs=alone, open=False) as pool:
         await check(PsycopgLedger(pool))
@@ -205,7 +205,7 @@ def django_alias(shop: Shop) -> Any:
 async def test_django_with_autocommit_off_is_refused_because_it_would_never_commit(
     django_alias: str, shop: Shop
 ) -> None:
-    """Its atomic() would not commit, and closing the connection rolls back."""
+    """Django's atomic() would not commit, and closing the connection rolls back."""
     receiver = receiver_on()
 
     @receiver.on(CommentReceived, within=DjangoLedger(django_alias))
@@ -226,7 +226,7 @@ async def test_django_with_autocommit_off_is_refused_because_it_would_never_comm
 class Careless(SQLiteLedger):
     """A ledger that commits even if its handler fails, and cannot delete a row."""
 
-    erase = None  # type: ignore[assignment] # not part of the Protocol
+    erase = None  # type: ignore[assignment] # the Protocol does not require it
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -1,4 +1,4 @@
-"""What is wrong with a ledger is said before the first event, and by the doctor."""
+"""A receiver's start and ``hookonce doctor`` report faults of a ledger before the first event."""
 
 import sqlite3
 from contextlib import closing
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 OLD = "CREATE TABLE hookonce_effects (endpoint text, event_id text, recorded_at bigint)"
 NOT_UNIQUE = "CREATE TABLE hookonce_effects (endpoint, event_id, handler, recorded_at, generation)"
-EFFECTS, WATERMARKS = create_statements("sqlite", TABLE)[::2]  # and their indexes between
+EFFECTS, WATERMARKS = create_statements("sqlite", TABLE)[::2]  # skips the CREATE INDEX statements
 GENERATION = "    generation integer NOT NULL DEFAULT 0,\n"
 NO_KEY = WATERMARKS.replace("PRIMARY KEY (endpoint, handler, resource)", "PRIMARY KEY (created_at)")
 
@@ -89,7 +89,7 @@ async def test_without_the_check_at_the_start_the_first_event_reports_missing_ta
 async def test_a_working_ledger_passes_the_check_which_leaves_no_rows(tmp_path: Path) -> None:
     ledger = SQLiteLedger(with_table(tmp_path))
     ledger.create_table()
-    ledger.create_table()  # nothing happens if they exist
+    ledger.create_table()  # the second call changes nothing
     async with receiver_within(ledger):
         pass
     [finding] = await ledger_findings(receiver_within(ledger).handlers, None)
@@ -109,9 +109,17 @@ async def test_a_ledger_must_not_keep_rows_shorter_than_the_store(tmp_path: Path
     with pytest.raises(LedgerError, match=r"rows for 3 days, and the store .* for 15 days"):
         async with receiver_within(ledger):
             pass
-    with pytest.raises(ValueError, match="retention must be at least 26 hours"):
-        SQLiteLedger(tmp_path / "app.db", retention=timedelta(hours=1))
     ledger.close()
+    short = SQLiteLedger(tmp_path / "app.db", retention=timedelta(hours=1))
+    with pytest.raises(ValueError, match="retention must be at least 26 hours"):
+        receiver_within(short)
+    short.close()
+
+
+def test_a_commit_waits_for_the_drive_on_macos_too(tmp_path: Path) -> None:
+    with SQLiteLedger(tmp_path / "app.db").transaction() as connection:
+        for setting in ("fullfsync", "checkpoint_fullfsync"):
+            assert connection.execute(f"PRAGMA {setting}").fetchone() == (1,)
 
 
 @pytest.mark.parametrize("dialect", ["postgresql", "mysql", "sqlite"])

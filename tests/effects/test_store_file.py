@@ -65,7 +65,7 @@ def by_link(file: Path) -> Path:
 
 
 def by_hard_link(file: Path) -> Path:
-    """Return another name of an existing file."""
+    """Create a file and a hard link to it; return the link."""
     file.touch(0o600)
     link = file.with_name("hard.db")
     link.hardlink_to(file)
@@ -91,7 +91,7 @@ async def test_a_ledger_in_the_stores_file_is_refused_at_the_start(
 
 @pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("kind", LEDGERS)
-async def test_the_doctor_reports_it_and_opens_neither(
+async def test_the_doctor_reports_a_ledger_in_the_stores_file_and_opens_neither(
     kind: str, exists: bool, tmp_path: Path
 ) -> None:
     file = tmp_path / "hooks.db"
@@ -107,7 +107,7 @@ async def test_the_doctor_reports_it_and_opens_neither(
 
 
 @pytest.mark.parametrize("kind", LEDGERS)
-async def test_a_ledger_whose_file_becomes_the_stores_file_later_never_opens_it(
+async def test_a_ledger_whose_path_later_leads_to_the_stores_file_never_opens_it(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, own = tmp_path / "hooks.db", tmp_path / "own.db"
@@ -132,7 +132,9 @@ async def test_a_ledger_in_a_file_of_its_own_is_accepted(kind: str, tmp_path: Pa
 @pytest.mark.parametrize(
     "name", ["file:{}", "file:{}?mode=rwc", "file://{}?cache=private", "file://localhost{}"]
 )
-async def test_the_file_of_a_uri_is_compared_too(name: str, tmp_path: Path) -> None:
+async def test_the_file_of_a_sqlite_uri_is_compared_with_the_stores_file(
+    name: str, tmp_path: Path
+) -> None:
     file = tmp_path / "hooks%20with space.db"
     ledger = SQLiteLedger(name.format(str(file).replace("%", "%25").replace(" ", "%20")))
     assert shared_file_fault(ledger, file) is not None
@@ -143,7 +145,7 @@ async def test_a_database_in_memory_is_accepted(database: str, tmp_path: Path) -
     assert shared_file_fault(SQLiteLedger(database), tmp_path / "hooks.db") is None
 
 
-async def test_each_of_several_engines_is_compared(tmp_path: Path) -> None:
+async def test_each_of_several_engines_is_compared_with_the_stores_file(tmp_path: Path) -> None:
     class Model: ...
 
     own, other = (create_engine(f"sqlite:///{tmp_path / name}") for name in ("own.db", "hooks.db"))

@@ -1,4 +1,4 @@
-"""Type checkers infer the class of the transaction from the ledger, and check the handler's."""
+"""Type checkers infer the transaction's class from the ledger, and check the handler with it."""
 
 from pathlib import Path
 
@@ -20,7 +20,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from hookonce import Context, Receiver
-from hookonce.effects import Ledger, WatermarkLedger, SyncLedger, SyncWatermarkLedger
+from hookonce.effects import (
+    FinishingLedger, Ledger, SyncFinishingLedger, SyncLedger, SyncWatermarkLedger, WatermarkLedger
+)
 from hookonce.effects.aiosqlite import AioSQLiteLedger
 from hookonce.effects.psycopg import PsycopgLedger
 from hookonce.effects.sqlalchemy import SQLAlchemyLedger, SyncSQLAlchemyLedger
@@ -43,6 +45,8 @@ d: Ledger[aiosqlite.Connection] = AioSQLiteLedger("app.db")
 
 def psycopg(pool: AsyncConnectionPool[AsyncConnection[tuple[object, ...]]]) -> None:
     e: Ledger[AsyncConnection[tuple[object, ...]]] = PsycopgLedger(pool)
+    f: FinishingLedger[AsyncConnection[tuple[object, ...]]] = PsycopgLedger(pool)
+    g: SyncFinishingLedger[Session] = plain
 
 
 @receiver.on(CommentReceived, within=sessions)

@@ -1,4 +1,4 @@
-"""Handlers within a ledger: how they are registered, called, committed and rolled back."""
+"""Handlers within a ledger: registration, calls, commits and rollbacks."""
 
 import asyncio
 import sqlite3
@@ -34,15 +34,15 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 @pytest.fixture
 def later(shop: Shop) -> AioSQLiteLedger:
-    """Return a ledger for async handlers on the same file."""
+    """Return a ledger for async handlers on the shop's file."""
     return AioSQLiteLedger(shop.file)
 
 
-async def test_an_effect_is_there_once_even_if_the_store_has_forgotten_the_event(
+async def test_an_effect_exists_once_even_if_the_store_has_forgotten_the_event(
     shop: Shop,
 ) -> None:
     event = comment()
-    for _ in range(2):  # each with a store that knows nothing
+    for _ in range(2):  # each round has a new store, which does not know the event
         receiver = receiver_on("memory://")
 
         @receiver.on(CommentReceived, name="book", within=shop.ledger)
@@ -54,7 +54,9 @@ async def test_an_effect_is_there_once_even_if_the_store_has_forgotten_the_event
     assert shop.recorded() == ["book"]
 
 
-async def test_the_context_is_the_third_argument(shop: Shop, later: AioSQLiteLedger) -> None:
+async def test_the_context_is_the_third_argument_of_a_handler_within_a_ledger(
+    shop: Shop, later: AioSQLiteLedger
+) -> None:
     receiver, seen = receiver_on(), []
 
     @receiver.on(CommentReceived, name="plain", within=shop.ledger)
@@ -185,7 +187,7 @@ async def test_an_awaitable_that_a_handler_returns_is_awaited_before_the_commit(
     @receiver.on(CommentReceived, within=later)
     async def book(
         event: CommentReceived, connection: aiosqlite.Connection
-    ) -> Awaitable[None]:  # it has forgotten to await
+    ) -> Awaitable[None]:  # the handler returns this call without awaiting it
         return booked(event, connection)
 
     event = comment()

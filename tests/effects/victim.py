@@ -1,4 +1,4 @@
-"""The worker that is killed: it writes an effect for each event, within a ledger or without."""
+"""The worker that the tests kill: it writes an effect per event, with or without a ledger."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-# Tests share these as top-level packages, as pytest's `pythonpath` has it.
+# Under pytest, `pythonpath` allows the imports below. This program needs the same path.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.deliveries import receiver_on
@@ -18,11 +18,11 @@ from support.deliveries import receiver_on
 from effects.benches import ON_POSTGRES, ON_SQLITE
 from hookonce import Inbox, Receiver
 from hookonce.effects.ledger import is_async_ledger
-from hookonce.errors import LedgerError
+from hookonce.errors import LedgerError, StoreError
 from hookonce.events import CommentReceived
 
 _LONGEST_SECONDS = 0.004
-"""How long a handler goes on after its effect: a kill here separates effect and record."""
+"""A handler's longest pause after its effect, so that a kill may come before the record."""
 
 
 def key_of(event: CommentReceived) -> str:
@@ -34,7 +34,7 @@ def channel_of(event: CommentReceived) -> str:
 
 
 def handler_within(parts: dict[str, Any]) -> Callable[..., Any]:
-    """Return a handler that leaves its transaction to the ledger."""
+    """Return a handler that lets the ledger commit."""
 
     async def work(event: CommentReceived, transaction: Any) -> None:
         await parts["write"](transaction, key_of(event))
@@ -50,7 +50,7 @@ def handler_within(parts: dict[str, Any]) -> Callable[..., Any]:
 
 
 def handler_alone(parts: dict[str, Any]) -> Callable[..., Any]:
-    """Return a handler that commits itself, as code without a ledger does."""
+    """Return a handler that commits its own transaction, and writes no row of a ledger."""
     ledger = parts["ledger"]
 
     async def work(event: CommentReceived) -> None:
@@ -81,18 +81,21 @@ async def main(name: str, how: str, database: str, store: str) -> None:
             on = register(CommentReceived, name="book", within=parts["ledger"], **options)
             on(handler_within(parts))
         while await _left(receiver):
-            # The check at the start fails while the database is away.
-            with suppress(LedgerError):
+            # While the database is down, the worker's check at the start fails: try again.
+            with suppress(LedgerError, StoreError):
                 await asyncio.sleep(0.01)
                 async with receiver.working():
                     say("ready")
-                    while await _left(receiver):  # noqa: ASYNC110 - the store has no event to await
+                    while await _left(receiver):  # noqa: ASYNC110 - the store cannot notify this process
                         await asyncio.sleep(0.02)
 
 
 async def _left(receiver: Receiver) -> int:
-    async with receiver.opened():
-        return (await receiver.stats()).depth
+    while True:
+        with suppress(StoreError):  # the store may be in the database that is down
+            async with receiver.opened():
+                return (await receiver.stats()).depth
+        await asyncio.sleep(0.02)
 
 
 def say(line: str) -> None:
@@ -100,7 +103,7 @@ def say(line: str) -> None:
 
 
 def fork(arguments: Sequence[str]) -> None:
-    """Fork a worker, which needs no more imports, for each line of the standard input."""
+    """Fork a worker for each line of standard input; a forked worker needs no time for imports."""
     for _ in sys.stdin:
         pid = os.fork()
         if pid == 0:

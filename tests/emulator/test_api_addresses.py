@@ -1,4 +1,4 @@
-"""Which URLs an endpoint may have: Events, rule 3 (interface v1)."""
+"""The URLs that an endpoint may have: Events, rule 3 (interface v1)."""
 
 import asyncio
 import socket
@@ -36,7 +36,7 @@ OTHERS_NOT_PUBLIC = [
 
 @pytest.fixture
 def resolved(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """Replaces name resolution; returns the names and their addresses."""
+    """Replace DNS by a dict from host names to addresses, and return the dict for tests to fill."""
     names: dict[str, list[str]] = {}
 
     async def getaddrinfo(_: object, host: str, port: int | None, **__: object) -> list[Any]:
@@ -50,7 +50,9 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("url", LOOPBACK + OTHERS_NOT_PUBLIC)
 async def test_an_address_that_is_not_public_is_refused(url: str) -> None:
-    """Events, rule 3: "refused with code webhook.url_private"; its status is ours."""
+    """Interface, Events, rule 3: "refused with code webhook.url_private"; the interface does not
+    say the status.
+    """
     service = EmulatedService(allow_loopback=False)
     async with calling(service) as api:
         response = await api.post("/v1/webhooks", json=wanted(url=url))
@@ -61,7 +63,7 @@ async def test_an_address_that_is_not_public_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("url", OTHERS_NOT_PUBLIC)
 async def test_other_private_networks_are_refused_if_loopback_is_allowed(url: str) -> None:
-    """Events, rule 3; the emulator's own exception is for loopback alone."""
+    """Interface, Events, rule 3; the emulator makes an exception for loopback addresses only."""
     async with calling(EmulatedService()) as api:
         response = await api.post("/v1/webhooks", json=wanted(url=url))
     checked_error(response, 422, "webhook.url_private")
@@ -84,7 +86,7 @@ async def test_http_and_loopback_are_accepted_by_default(url: str) -> None:
     [PUBLIC_URL, "https://[2001:4860:4860::8888]/", "https://8.8.8.8:8443", "HTTPS://8.8.8.8"],
 )
 async def test_a_public_https_url_is_accepted_and_kept_as_it_was_sent(url: str) -> None:
-    """Resources, Webhook endpoint: "must be https and resolve to a public address"."""
+    """Interface, Resources, Webhook endpoint: "must be https and resolve to a public address"."""
     async with calling(EmulatedService(allow_loopback=False)) as api:
         assert (await create(api, url=url))["url"] == url
 
@@ -114,7 +116,7 @@ async def test_a_public_https_url_is_accepted_and_kept_as_it_was_sent(url: str) 
     ids=repr,
 )
 async def test_a_url_that_is_not_https_is_refused(url: str) -> None:
-    """Resources, Webhook endpoint: "uri; must be https"; Errors: 422."""
+    """Interface, Resources, Webhook endpoint: "uri; must be https"; Errors: 422."""
     async with calling(EmulatedService(allow_loopback=False)) as api:
         response = await api.post("/v1/webhooks", json=wanted(url=url))
     error = checked_error(response, 422, "validation.failed")
@@ -124,7 +126,7 @@ async def test_a_url_that_is_not_https_is_refused(url: str) -> None:
 async def test_all_addresses_of_a_host_must_be_public(
     resolved: dict[str, list[str]],
 ) -> None:
-    """Events, rule 3: "resolve to a public address"."""
+    """Interface, Events, rule 3: "resolve to a public address"."""
     resolved["good.example"] = ["8.8.8.8", "2001:4860:4860::8888"]
     resolved["mixed.example"] = ["8.8.8.8", "10.0.0.1"]
     async with calling(EmulatedService()) as api:
@@ -135,7 +137,7 @@ async def test_all_addresses_of_a_host_must_be_public(
 
 @pytest.mark.usefixtures("resolved")
 async def test_a_host_that_does_not_resolve_is_refused() -> None:
-    """Events, rule 3: the URL must resolve."""
+    """Interface, Events, rule 3: the URL must resolve."""
     async with calling(EmulatedService()) as api:
         response = await api.post("/v1/webhooks", json=wanted(url="https://nowhere.example/"))
     checked_error(response, 422, "validation.failed")
@@ -168,5 +170,5 @@ async def test_a_host_that_does_not_resolve_is_refused() -> None:
     ],
 )
 def test_an_address_is_public_if_anybody_can_reach_it(address: str, *, expected: bool) -> None:
-    """Events, rule 3; by the registries of special-purpose addresses (RFC 6890)."""
+    """Interface, Events, rule 3; RFC 6890 has the registries of special-purpose addresses."""
     assert is_public(ip_address(address)) is expected

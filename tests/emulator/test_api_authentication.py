@@ -1,4 +1,4 @@
-"""Who may call the API: Authentication (interface v1), rule by rule."""
+"""Authentication of API calls: Authentication (interface v1), rule by rule."""
 
 import pickle
 import re
@@ -24,7 +24,7 @@ async def service() -> AsyncIterator[EmulatedService]:
 
 @pytest.fixture
 async def api(service: EmulatedService) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client that sends no key of its own."""
+    """Yield a client whose requests carry no key unless a test adds a key."""
     transport = httpx2.ASGITransport(service.api)
     async with httpx2.AsyncClient(transport=transport, base_url="https://service.test") as client:
         yield client
@@ -46,7 +46,9 @@ async def status_with(api: httpx2.AsyncClient, headers: dict[str, str]) -> int:
 async def test_a_key_is_sent_in_either_header(
     api: httpx2.AsyncClient, service: EmulatedService, header: str, form: str
 ) -> None:
-    """Authentication 1: `Authorization: Bearer <API_KEY>`, "`X-API-Key` is accepted as well"."""
+    """Interface, Authentication 1: `Authorization: Bearer <API_KEY>`, "`X-API-Key` is accepted
+    as well".
+    """
     assert await status_with(api, {header: form.format(service.new_key())}) == 201
 
 
@@ -69,7 +71,7 @@ async def test_authorization_counts_if_both_headers_carry_a_key(
 async def test_a_key_has_the_documented_form_and_its_prefix_exposes_the_leading_part(
     service: EmulatedService,
 ) -> None:
-    """Authentication 2: "`<service>_sk_...` followed by the secret part"."""
+    """Interface, Authentication 2: "`<service>_sk_...` followed by the secret part"."""
     key = service.new_key("editor", name="nightly job")
     assert re.fullmatch("postline_sk_[0-9a-f]{40}", key)
     (shown,) = service.keys
@@ -80,7 +82,7 @@ async def test_a_key_has_the_documented_form_and_its_prefix_exposes_the_leading_
 
 
 async def test_only_the_hash_of_a_key_is_kept(service: EmulatedService) -> None:
-    """Authentication 4: "Only a hash is stored"."""
+    """Interface, Authentication 4: "Only a hash is stored"."""
     key = service.new_key()
     secret_part = key.removeprefix(service.keys[0].prefix).encode()
     assert secret_part not in pickle.dumps(service._keys)
@@ -90,7 +92,8 @@ async def test_only_the_hash_of_a_key_is_kept(service: EmulatedService) -> None:
 async def test_only_admins_manage_webhooks(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
-    """Authentication 6: create, update, test, deliveries and rotate-secret need the admin role.
+    """Interface, Authentication 6: create, update, test, deliveries and rotate-secret need the
+    admin role.
 
     Authentication 8: "A role that does not allow the operation is answered with 403".
     """
@@ -115,7 +118,7 @@ async def test_only_admins_manage_webhooks(
 
 
 async def test_there_are_four_roles(service: EmulatedService) -> None:
-    """Authentication 5: "viewer, contributor, editor or admin"."""
+    """Interface, Authentication 5: "viewer, contributor, editor or admin"."""
     with pytest.raises(ValueError, match="there are viewer, contributor, editor, admin"):
         service.new_key("owner")
 
@@ -137,7 +140,7 @@ async def test_there_are_four_roles(service: EmulatedService) -> None:
 async def test_a_missing_or_unknown_key_is_answered_401(
     api: httpx2.AsyncClient, headers: dict[str, str]
 ) -> None:
-    """Authentication 8: "A key that is missing, revoked, expired or unknown"."""
+    """Interface, Authentication 8: "A key that is missing, revoked, expired or unknown"."""
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     response = await api.post(PATH, json=wanted(), headers=raw)
     assert checked_error(response, 401, "api.unauthorized")["kind"] == "permission"
@@ -147,7 +150,7 @@ async def test_a_missing_or_unknown_key_is_answered_401(
 async def test_a_revoked_key_is_answered_401_and_others_are_not(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
-    """Authentication 8; Errors: "401 | Key revoked"."""
+    """Interface, Authentication 8; Errors: "401 | Key revoked"."""
     revoked, other = service.new_key(), service.new_key()
     service.revoke_key(revoked)
     response = await api.post(PATH, headers={"x-api-key": revoked})
@@ -161,7 +164,7 @@ async def test_a_revoked_key_is_answered_401_and_others_are_not(
 async def test_an_expired_key_is_answered_401(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
-    """Authentication 8; Errors: "401 | Key expired"."""
+    """Interface, Authentication 8; Errors: "401 | Key expired"."""
     headers = {"x-api-key": service.new_key(expires_at=service.now + timedelta(minutes=1))}
     await service.advance(seconds=59)
     assert await status_with(api, headers) == 201
@@ -170,14 +173,18 @@ async def test_an_expired_key_is_answered_401(
 
 
 async def test_a_key_reaches_only_its_own_workspace(api: httpx2.AsyncClient) -> None:
-    """Authentication 3: a key "belongs to that workspace and cannot be pointed at another"."""
+    """Interface, Authentication 3: a key "belongs to that workspace and cannot be pointed at
+    another".
+    """
     async with EmulatedService(service="postline") as other:
         headers = {"x-api-key": other.new_key()}
     checked_error(await api.post(PATH, headers=headers), 401, "api.unauthorized")
 
 
 async def test_a_plan_without_api_access_is_answered_402() -> None:
-    """Authentication 9: the free plan's one key; "`/v1` answers it with 402 api.not_on_plan"."""
+    """Interface, Authentication 9: the free plan's one key; "`/v1` answers it with 402
+    api.not_on_plan".
+    """
     async with EmulatedService(plan="free") as service, calling(service) as api:
         with pytest.raises(ValueError, match="the plan allows 1 keys"):
             service.new_key()
@@ -190,5 +197,5 @@ async def test_a_plan_without_api_access_is_answered_402() -> None:
 async def test_an_unknown_path_needs_a_key_too(
     api: httpx2.AsyncClient,
 ) -> None:
-    """Endpoints: "All calls need authentication"."""
+    """Interface, Endpoints: "All calls need authentication"."""
     checked_error(await api.get("/v1/nothing"), 401, "api.unauthorized")

@@ -12,7 +12,7 @@ from hookonce.emulator import EmulatedService, VirtualClock
 from hookonce.events import CommentReceived
 from hookonce.resources import WebhookDelivery
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(17, of="file")]
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ async def path(api: httpx2.AsyncClient) -> str:
 
 
 async def emit(service: EmulatedService, count: int, *, seconds_apart: float = 0) -> list[str]:
-    """Return the ids of new events, newest first."""
+    """Emit events, and return their ids, newest first."""
     ids = []
     for _ in range(count):
         ids.append((await service.emit(CommentReceived)).id)
@@ -55,14 +55,14 @@ def event_ids(page: dict[str, Any]) -> list[str]:
 
 
 async def test_an_empty_log_is_one_page(api: httpx2.AsyncClient, path: str) -> None:
-    """What the service does, rule 4: `data` (array) plus `nextCursor`."""
+    """Interface, What the service does, rule 4: `data` (array) plus `nextCursor`."""
     assert await listed(api, path) == {"data": [], "nextCursor": None}
 
 
 async def test_the_log_is_newest_first(
     api: httpx2.AsyncClient, service: EmulatedService, path: str
 ) -> None:
-    """Endpoints, Webhooks: "Newest first"."""
+    """Interface, Endpoints, Webhooks: "Newest first"."""
     ids = await emit(service, 3)
     assert event_ids(await listed(api, path)) == ids
 
@@ -70,7 +70,7 @@ async def test_the_log_is_newest_first(
 async def test_a_delivery_has_the_documented_fields_and_no_others(
     api: httpx2.AsyncClient, service: EmulatedService, path: str
 ) -> None:
-    """Resources, Webhook delivery: its fields."""
+    """Interface, Resources, Webhook delivery: its fields."""
     await emit(service, 1)
     (shown,) = (await listed(api, path))["data"]
     assert set(shown) == {
@@ -102,8 +102,8 @@ async def test_a_log_holds_only_the_deliveries_of_its_endpoint(
 async def test_the_log_is_kept_14_days(
     api: httpx2.AsyncClient, service: EmulatedService, path: str
 ) -> None:
-    """Limits: "Delivery log retention: 14 days"."""
-    await api.post(path.replace("deliveries", "test"))  # which is never retried
+    """Interface, Limits: "Delivery log retention: 14 days"."""
+    await api.post(path.replace("deliveries", "test"))  # one entry: a test event is never retried
     await service.advance(days=14)
     assert len((await listed(api, path))["data"]) == 1
     await service.advance(seconds=1)
@@ -122,7 +122,8 @@ async def test_a_page_has_25_entries_or_up_to_100_and_more_is_clamped(
     query: dict[str, str | int],
     size: int,
 ) -> None:
-    """Pagination: "limit: integer, 1 to 100, default 25. A value above 100 is clamped to 100".
+    """Interface, Pagination: "limit: integer, 1 to 100, default 25. A value above 100 is clamped to
+    100".
 
     Limits: Page size.
     """
@@ -136,7 +137,7 @@ async def test_a_page_has_25_entries_or_up_to_100_and_more_is_clamped(
 async def test_a_limit_that_is_below_one_or_no_integer_is_refused(
     api: httpx2.AsyncClient, path: str, limit: str
 ) -> None:
-    """Pagination: "limit: integer, 1 to 100, default 25"; Errors: 422."""
+    """Interface, Pagination: "limit: integer, 1 to 100, default 25"; Errors: 422."""
     response = await api.get(path, params={"limit": limit})
     error = checked_error(response, 422, "validation.failed")
     assert [issue["field"] for issue in error["details"]["issues"]] == ["limit"]
@@ -146,7 +147,7 @@ async def test_a_limit_that_is_below_one_or_no_integer_is_refused(
 async def test_pages_follow_each_other_to_the_end_without_gap_or_repetition(
     api: httpx2.AsyncClient, service: EmulatedService, path: str, count: int, pages: int
 ) -> None:
-    """Pagination: the cursor is the id of the last row, and null on the last page."""
+    """Interface, Pagination: the cursor is the id of the last row, and null on the last page."""
     ids = await emit(service, count)
     seen = [page := await listed(api, path, limit=2)]
     while page["nextCursor"] is not None:
@@ -160,7 +161,9 @@ async def test_pages_follow_each_other_to_the_end_without_gap_or_repetition(
 async def test_new_deliveries_do_not_shift_the_next_page(
     api: httpx2.AsyncClient, service: EmulatedService, path: str
 ) -> None:
-    """Pagination: "Cursors are the id of the last row", so they stay where they were."""
+    """Interface, Pagination: "Cursors are the id of the last row", so new deliveries do not move
+    them.
+    """
     ids = await emit(service, 4)
     first = await listed(api, path, limit=2)
     await emit(service, 3)
@@ -172,7 +175,7 @@ async def test_new_deliveries_do_not_shift_the_next_page(
 async def test_timestamp_cursors_keep_working(
     api: httpx2.AsyncClient, service: EmulatedService, path: str, written: str
 ) -> None:
-    """Pagination: "Timestamp cursors handed out earlier keep working"."""
+    """Interface, Pagination: "Timestamp cursors handed out earlier keep working"."""
     ids = await emit(service, 5, seconds_apart=10)
     first = await listed(api, path, limit=2)
     moment = first["data"][-1]["createdAt"]
@@ -202,6 +205,6 @@ async def test_a_cursor_whose_row_has_left_the_log_ends_the_pages(
 async def test_a_cursor_that_was_never_handed_out_is_refused(
     api: httpx2.AsyncClient, path: str, cursor: str
 ) -> None:
-    """Pagination: "pass the previous `nextCursor` back unchanged"."""
+    """Interface, Pagination: "pass the previous `nextCursor` back unchanged"."""
     response = await api.get(f"{path}?cursor={quote(cursor)}")
     checked_error(response, 422, "validation.failed")

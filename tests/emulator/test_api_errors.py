@@ -49,7 +49,7 @@ async def api(service: EmulatedService) -> AsyncIterator[httpx2.AsyncClient]:
 async def test_an_unknown_path_is_answered_404_and_never_redirected(
     api: httpx2.AsyncClient, path: str
 ) -> None:
-    """Errors: "Every failure is JSON under an `error` key"."""
+    """Interface, Errors: "Every failure is JSON under an `error` key"."""
     error = checked_error(await api.post(path), 404, "api.not_found")
     assert error["kind"] == "not_found"
 
@@ -70,7 +70,9 @@ async def test_an_unknown_path_is_answered_404_and_never_redirected(
 async def test_a_method_the_interface_does_not_show_is_answered_405(
     api: httpx2.AsyncClient, method: str, path: str, allowed: str
 ) -> None:
-    """Endpoints, Gaps: listing endpoints is "not shown"; no operation reads or deletes one."""
+    """Interface, Endpoints, Gaps: listing endpoints is "not shown"; no operation reads or
+    deletes one.
+    """
     response = await api.request(method, path)
     checked_error(response, 405, "api.method_not_allowed")
     assert response.headers["allow"] == allowed
@@ -79,7 +81,7 @@ async def test_a_method_the_interface_does_not_show_is_answered_405(
 async def test_an_exception_is_answered_500_and_logged(
     api: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Errors: kind internal."""
+    """Interface, Errors: kind internal."""
 
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
@@ -98,7 +100,7 @@ async def test_an_exception_is_answered_500_and_logged(
 async def test_nothing_secret_is_logged(
     api: httpx2.AsyncClient, service: EmulatedService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Authentication 4: a key is shown once; Resources: so is a secret."""
+    """Interface, Authentication 4: a key is shown once. Resources: a secret is shown once."""
     key = service.new_key()
     with caplog.at_level(logging.DEBUG):
         created = await create(api)
@@ -109,7 +111,9 @@ async def test_nothing_secret_is_logged(
 
 
 async def test_a_refusal_does_not_repeat_the_request(api: httpx2.AsyncClient) -> None:
-    """Errors: "One sentence for people"; a body can hold what its sender would not show."""
+    """Interface, Errors: "One sentence for people". This sentence quotes no body, because a body
+    may hold secrets.
+    """
     response = await api.post("/v1/webhooks", json=wanted(url="https://user:word@10.0.0.1/"))
     checked_error(response, 422, "webhook.url_private")
     assert "word" not in response.text
@@ -119,8 +123,9 @@ async def test_a_refusal_does_not_repeat_the_request(api: httpx2.AsyncClient) ->
 
 
 async def test_the_checks_follow_an_order() -> None:
-    """A request is checked by key, plan, path, method, role, row and body: where nothing is said,
-    a client learns first what it has to change first."""
+    """The API checks a request's key, plan, path, method, role, row and body in this order. The
+    interface gives no order.
+    """
     async with EmulatedService() as service:
         async with calling(service, service.new_key("viewer")) as viewer:
             checked_error(await viewer.post("/v1/nothing"), 404, "api.not_found")
@@ -132,7 +137,9 @@ async def test_the_checks_follow_an_order() -> None:
 
 
 async def test_the_api_can_be_mounted() -> None:
-    """Versioning 1: "The version is in the path", wherever the service itself is."""
+    """Interface, Versioning 1: "The version is in the path"; an application may mount the service
+    at any path.
+    """
     async with EmulatedService() as service:
         app = Starlette(routes=[Mount("/service", service.api)])
         async with httpx2.AsyncClient(
@@ -154,7 +161,7 @@ async def test_a_websocket_is_closed(service: EmulatedService) -> None:
 
 
 async def test_a_failure_over_http_is_json_too(service: EmulatedService) -> None:
-    """Errors: "Every failure is JSON"."""
+    """Interface, Errors: "Every failure is JSON"."""
     async with serving(service.api) as site, httpx2.AsyncClient(base_url=site.url) as client:
         response = await client.post("/v1/webhooks", content=b"{")
         checked_error(response, 401, "api.unauthorized")

@@ -1,4 +1,4 @@
-"""What a request may hold: Limits, Resources and Versioning (interface v1), field by field."""
+"""The fields and values of requests: Limits, Resources, Versioning (interface v1)."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -28,7 +28,7 @@ def post(
 
 
 async def refused(here: Bakery, path: str, body: Any, field: str) -> None:
-    """Check that a body is refused for one field."""
+    """Check that the API refuses a body, and that the error names only this field."""
     error = checked_error(await here.api.post(path, json=body), 422, "validation.failed")
     assert error["kind"] == "validation"
     assert [issue["field"] for issue in error["details"]["issues"]] == [field]
@@ -48,34 +48,36 @@ async def accepted(here: Bakery, path: str, body: Any) -> httpx2.Response:
 async def test_the_texts_of_a_post_have_a_largest_length(
     here: Bakery, field: str, longest: int
 ) -> None:
-    """Limits: "title | <= 120 characters"; "caption, baseCaption | <= 63206 characters"."""
+    """Interface, Limits: "title | <= 120 characters"; "caption, baseCaption | <= 63206
+    characters".
+    """
     await accepted(here, "/v1/posts", post({field: "é" * longest}))
     await refused(here, "/v1/posts", post({field: "é" * (longest + 1)}), field)
 
 
 @pytest.mark.parametrize("field", ["mediaIds", "baseMediaIds"])
 async def test_a_post_has_at_most_35_media(here: Bakery, field: str) -> None:
-    """Limits: "mediaIds, baseMediaIds, target mediaIds | <= 35 items"."""
+    """Interface, Limits: "mediaIds, baseMediaIds, target mediaIds | <= 35 items"."""
     await accepted(here, "/v1/posts", post({field: ["med_bread"] * 35}))
     await refused(here, "/v1/posts", post({field: ["med_bread"] * 36}), field)
 
 
 async def test_a_target_has_at_most_35_media(here: Bakery) -> None:
-    """Limits: "target mediaIds | <= 35 items"."""
+    """Interface, Limits: "target mediaIds | <= 35 items"."""
     await accepted(here, "/v1/posts", post(target={"mediaIds": ["med_bread"] * 35}))
     body = post(target={"mediaIds": ["med_bread"] * 36})
     await refused(here, "/v1/posts", body, "targets.0.mediaIds")
 
 
 async def test_a_first_comment_has_a_largest_length(here: Bakery) -> None:
-    """Limits: "firstComment | <= 2200 characters"."""
+    """Interface, Limits: "firstComment | <= 2200 characters"."""
     await accepted(here, "/v1/posts", post(target={"firstComment": "a" * 2200}))
     body = post(target={"firstComment": "a" * 2201})
     await refused(here, "/v1/posts", body, "targets.0.firstComment")
 
 
 async def test_a_post_has_at_least_one_target(here: Bakery) -> None:
-    """Limits: "targets | >= 1 item"; Post input: targets are required."""
+    """Interface, Limits: "targets | >= 1 item"; Post input: targets are required."""
     await refused(here, "/v1/posts", post(targets=[]), "targets")
     await refused(here, "/v1/posts", {"caption": "Hello."}, "targets")
 
@@ -102,23 +104,27 @@ async def test_a_post_has_at_least_one_target(here: Bakery) -> None:
     ids=str,
 )
 async def test_a_field_of_another_type_is_refused(here: Bakery, body: Any, field: str) -> None:
-    """Resources: Post input; Errors: "422 | The body did not validate"."""
+    """Interface, Resources: Post input; Errors: "422 | The body did not validate"."""
     await refused(here, "/v1/posts", body, field)
 
 
 async def test_fields_listed_as_or_null_may_be_null(here: Bakery) -> None:
-    """Resources: Post input: title, scheduledAt, and a target's caption and firstComment."""
+    """Interface, Resources: Post input: title, scheduledAt, and a target's caption and
+    firstComment.
+    """
     body = post(title=None, scheduledAt=None, target={"caption": None, "firstComment": None})
     await accepted(here, "/v1/posts", body)
 
 
 async def test_unknown_fields_are_accepted(here: Bakery) -> None:
-    """Versioning 3: "new optional request fields"."""
+    """Interface, Versioning 3: "new optional request fields"."""
     await accepted(here, "/v1/posts", post(mood="warm", target={"mood": "warm"}))
 
 
 async def test_the_new_name_counts_if_both_names_are_sent(here: Bakery) -> None:
-    """Versioning 5: "Deprecated names still accepted"; both at once is silent, so chosen."""
+    """Interface, Versioning 5: "Deprecated names still accepted"; the interface has no rule for a
+    request with both names.
+    """
     body = post(
         caption="new",
         baseCaption="old",
@@ -147,14 +153,18 @@ async def test_the_new_name_counts_if_both_names_are_sent(here: Bakery) -> None:
 async def test_a_settings_value_of_a_wrong_kind_is_refused_in_every_mode(
     here: Bakery, channel: str, settings: dict[str, Any], name: str, mode: str
 ) -> None:
-    """Versioning 6: "wrong-type or out-of-range settings values refused … (drafts included)"."""
+    """Interface, Versioning 6: "wrong-type or out-of-range settings values refused … (drafts
+    included)".
+    """
     body = post(mode=mode, target={"channelId": channel, "settings": settings})
     await refused(here, "/v1/posts", body, f"targets.0.settings.{name}")
     await refused(here, "/v1/posts/validate", body, f"targets.0.settings.{name}")
 
 
 async def test_valid_settings_come_back_unchanged(here: Bakery) -> None:
-    """Resources: PostTarget, settings; "An unknown key is accepted and produces a warning"."""
+    """Interface, Resources: PostTarget, settings; "An unknown key is accepted and produces a
+    warning".
+    """
     settings = {
         "title": "Oven",
         "privacy": "public",
@@ -182,7 +192,9 @@ async def test_valid_settings_come_back_unchanged(here: Bakery) -> None:
 async def test_an_upload_is_described_within_its_limits(
     here: Bakery, field: str, good: Any, bad: Any
 ) -> None:
-    """Limits: "filename | <= 255 characters"; "size | >= 1 byte"; Media: accepted media types."""
+    """Interface, Limits: "filename | <= 255 characters"; "size | >= 1 byte"; Media: accepted
+    media types.
+    """
     body = {"filename": "a.jpg", "mime": "image/jpeg", "size": 9}
     await accepted(here, "/v1/media/uploads", body | {field: good})
     await refused(here, "/v1/media/uploads", body | {field: bad}, field)
@@ -190,14 +202,14 @@ async def test_an_upload_is_described_within_its_limits(
 
 @pytest.mark.parametrize("missing", ["filename", "mime", "size"])
 async def test_an_upload_is_described_in_full(here: Bakery, missing: str) -> None:
-    """Endpoints: Media: filename, mime and size are required."""
+    """Interface, Endpoints: Media: filename, mime and size are required."""
     body = {"filename": "a.jpg", "mime": "image/jpeg", "size": 9}
     del body[missing]
     await refused(here, "/v1/media/uploads", body, missing)
 
 
 async def test_a_reply_has_a_smallest_and_a_largest_length(here: Bakery) -> None:
-    """Limits: "reply text | 1 to 2200 characters"."""
+    """Interface, Limits: "reply text | 1 to 2200 characters"."""
     path = "/v1/comments/cmt_gluten/reply"
     await accepted(here, path, {"text": "a" * 2200})
     await refused(here, path, {"text": "a" * 2201}, "text")
@@ -205,11 +217,13 @@ async def test_a_reply_has_a_smallest_and_a_largest_length(here: Bakery) -> None
     await refused(here, path, {}, "text")
 
 
-# the limits whose numbers are not shown
+# limits whose values the interface does not give
 
 
 async def test_a_described_limit_bounds_the_posts_of_a_month() -> None:
-    """Limits, rule 4: "checked against a monthly scheduled post limit and against X credits"."""
+    """Interface, Limits, rule 4: "checked against a monthly scheduled post limit and against X
+    credits".
+    """
     async with bakery(limits=DescribedLimits(scheduled_posts_per_month=2)) as here:
         first = await here.create("schedule", scheduledAt=iso(86_400 * 20))
         draft = await here.create("draft")
@@ -222,16 +236,18 @@ async def test_a_described_limit_bounds_the_posts_of_a_month() -> None:
         validated = await here.api.post("/v1/posts/validate", json=post(mode="now"))
         (blocker,) = validated.json()["data"]["blockers"]
         assert blocker["code"] == "post.monthly_limit"
-        # A post counts once, and drafts do not.
+        # A post counts once, even if it is changed; drafts do not count.
         moved = post(mode="schedule", scheduledAt=iso(86_400 * 20))
         response = await here.api.patch(f"/v1/posts/{first}", json=moved)
         assert response.status_code == 200
-        await here.service.advance(days=11)  # into December
+        await here.service.advance(days=11)  # a new month, so the count starts again
         await here.create("now")
 
 
 async def test_described_credits_bound_the_posts_to_x() -> None:
-    """Limits, rule 4; Validation result: xCredits, "credits for the platform whose key is x"."""
+    """Interface, Limits, rule 4; Validation result: xCredits, "credits for the platform whose
+    key is x".
+    """
     channels = [DescribedChannel(id="ch_x", platform="x", username="bakery")]
     limits = DescribedLimits(x_credits=1)
     async with bakery(channels=channels, posts=[], comments=[], limits=limits) as here:
@@ -242,24 +258,25 @@ async def test_described_credits_bound_the_posts_to_x() -> None:
         post_id = (await accepted(here, "/v1/posts", sent)).json()["data"]["id"]
         response = await here.api.post("/v1/posts", json=body)
         assert checked_error(response, 409, "post.no_x_credits")["kind"] == "limit"
-        # The same post takes them once, however often it is saved.
+        # Saving the post again takes no further credits.
         assert (await here.api.patch(f"/v1/posts/{post_id}", json=sent)).status_code == 200
         assert (await here.api.post(f"/v1/posts/{post_id}/publish")).status_code == 200
 
 
 async def test_a_described_quota_bounds_the_size_of_media() -> None:
-    """Limits: "size | checked against the plan's storage quota"."""
+    """Interface, Limits: "size | checked against the plan's storage quota"."""
     upload = {"filename": "a.jpg", "mime": "image/jpeg", "size": 60}
     async with bakery(media=[], posts=[], limits=DescribedLimits(storage_bytes=100)) as here:
         await accepted(here, "/v1/media/uploads", upload)
         response = await here.api.post("/v1/media/uploads", json=upload)
         error = checked_error(response, 409, "media.storage_quota_exceeded")
         assert error["kind"] == "limit"
-        await here.service.advance(hours=2)  # nobody has sent the first, and nobody can any more
+        # Nobody uploads the first file within its time limit, so the service frees its space again.
+        await here.service.advance(hours=2)
         await accepted(here, "/v1/media/uploads", upload)
 
 
 async def test_there_is_no_version_but_v1(here: Bakery) -> None:
-    """Versioning 2: "Breaking changes arrive as /v2"; there is none."""
+    """Interface, Versioning 2: "Breaking changes arrive as /v2"; the service has no /v2."""
     assert (await here.api.get("/v1/me")).status_code == 200
     checked_error(await here.api.get("/v2/me"), 404, "api.not_found")

@@ -57,7 +57,8 @@ QUERIES = st.dictionaries(
 def test_every_request_is_answered_as_the_interface_says(
     operation: ApiOperation, body: object, query: dict[str, str]
 ) -> None:
-    """Errors: "Every failure is JSON under an `error` key", and never one of the kind internal.
+    """Interface, Errors: "Every failure is JSON under an `error` key"; no error is of the kind
+    internal.
 
     Endpoints: "All success bodies are JSON"; "Every operation may answer the error statuses listed
     under Errors", and no others.

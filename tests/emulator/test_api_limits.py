@@ -1,4 +1,4 @@
-"""How much the API allows: Limits (interface v1), rule by rule."""
+"""The limits of the API: Limits (interface v1), rule by rule."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -32,7 +32,7 @@ async def use_up(api: httpx2.AsyncClient, count: int) -> None:
     ("plan", "limit"), [("starter", 1_000), ("pro", 10_000), ("agency", 50_000)]
 )
 async def test_requests_per_day_follow_the_plan(plan: str, limit: int) -> None:
-    """Limits: "Requests per day, starter"; "Requests per day, premium".
+    """Interface, Limits: "Requests per day, starter"; "Requests per day, premium".
 
     "Requests per day, agency"; rule 1: the three headers.
     """
@@ -43,7 +43,9 @@ async def test_requests_per_day_follow_the_plan(plan: str, limit: int) -> None:
 
 
 async def test_every_authenticated_response_carries_the_rate_headers() -> None:
-    """Limits, rule 1: "Every authenticated response", also a refusal."""
+    """Interface, Limits, rule 1: "Every authenticated response", also a response that refuses the
+    request.
+    """
     async with EmulatedService(clock=VirtualClock(NOON)) as service, calling(service) as api:
         path = f"/v1/webhooks/{(await create(api, url='http://127.0.0.1:9/'))['id']}"
         viewer = {"authorization": f"Bearer {service.new_key('viewer')}"}
@@ -63,7 +65,9 @@ async def test_every_authenticated_response_carries_the_rate_headers() -> None:
 
 
 async def test_a_response_without_a_valid_key_carries_no_rate_headers() -> None:
-    """Limits, rule 1: only authenticated responses; without a workspace there is no quota."""
+    """Interface, Limits, rule 1: only authenticated responses; a request without a valid key has no
+    workspace, and so no quota.
+    """
     service = EmulatedService()
     async with calling(service, "example_sk_unknown") as api:
         response = await api.get("/v1/nothing")
@@ -72,7 +76,7 @@ async def test_a_response_without_a_valid_key_carries_no_rate_headers() -> None:
 
 
 async def test_a_plan_without_api_access_has_a_quota_of_0() -> None:
-    """Limits: "Requests per day, free: no API access"."""
+    """Interface, Limits: "Requests per day, free: no API access"."""
     service = EmulatedService(plan="free", clock=VirtualClock(NOON))
     async with calling(service) as api:
         response = await api.get("/v1/nothing")
@@ -81,7 +85,9 @@ async def test_a_plan_without_api_access_has_a_quota_of_0() -> None:
 
 
 async def test_the_keys_of_a_workspace_share_a_quota_that_ends_with_429() -> None:
-    """Limits: "per workspace, shared by all its keys"; rule 2: `retry-after` in seconds."""
+    """Interface, Limits: "per workspace, shared by all its keys"; rule 2: `retry-after` in
+    seconds.
+    """
     service = EmulatedService(plan="starter", clock=VirtualClock(NOON))
     async with calling(service) as one, calling(service) as two:
         await use_up(one, 999)
@@ -95,7 +101,7 @@ async def test_the_keys_of_a_workspace_share_a_quota_that_ends_with_429() -> Non
 
 
 async def test_the_quota_is_whole_again_after_retry_after() -> None:
-    """Limits, rule 2; Gaps: the moment of the reset is ours."""
+    """Interface, Limits, rule 2; Gaps: the interface does not say when the quota is reset."""
     service = EmulatedService(plan="starter", clock=VirtualClock(NOON + 0.25))
     async with calling(service) as api:
         await use_up(api, 1_000)
@@ -107,7 +113,7 @@ async def test_the_quota_is_whole_again_after_retry_after() -> None:
 
 
 async def test_the_quota_follows_a_clock_that_freezegun_moves() -> None:
-    """Limits: requests per day, by the service's time."""
+    """Interface, Limits: requests per day, by the service's time."""
     with freeze_time("2026-11-21T23:59:59Z") as frozen:
         service = EmulatedService(plan="starter", clock=frozen)
         async with calling(service) as api:
@@ -128,7 +134,9 @@ async def test_requests_over_the_quota_do_not_count() -> None:
 
 @pytest.mark.parametrize(("plan", "most"), [("starter", 3), ("pro", 10), ("agency", 30)])
 async def test_endpoints_per_workspace_follow_the_plan(plan: str, most: int) -> None:
-    """Limits: "Webhook endpoints per workspace"; the status of the refusal is ours."""
+    """Interface, Limits: "Webhook endpoints per workspace"; the interface does not give the status
+    for one endpoint too many.
+    """
     service = EmulatedService(plan=plan)
     async with calling(service) as api:
         for _ in range(most):
@@ -141,7 +149,7 @@ async def test_endpoints_per_workspace_follow_the_plan(plan: str, most: int) -> 
 
 
 async def test_simultaneous_requests_do_not_exceed_the_limit_of_endpoints() -> None:
-    """Limits: "Webhook endpoints per workspace", starter 3."""
+    """Interface, Limits: "Webhook endpoints per workspace", starter 3."""
     service = EmulatedService(plan="starter")
     async with calling(service) as api:
         responses = await asyncio.gather(
@@ -155,9 +163,9 @@ async def test_simultaneous_requests_do_not_exceed_the_limit_of_endpoints() -> N
     ("plan", "most"), [("free", 1), ("starter", 3), ("pro", 10), ("agency", 30)]
 )
 def test_keys_per_workspace_follow_the_plan(plan: str, most: int) -> None:
-    """Limits: "Keys per workspace"; Authentication 9: one for the free plan."""
+    """Interface, Limits: "Keys per workspace"; Authentication 9: one key for the free plan."""
     service = EmulatedService(plan=plan)
-    expired = service.now - timedelta(seconds=1)  # which makes no room
+    expired = service.now - timedelta(seconds=1)  # expired keys count toward the limit
     keys = [service.new_key(expires_at=expired) for _ in range(most)]
     assert len(set(keys)) == most
     with pytest.raises(ValueError, match=f"the plan allows {most} keys"):

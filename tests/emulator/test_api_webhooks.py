@@ -34,7 +34,7 @@ async def api(service: EmulatedService) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def test_an_endpoint_is_created_with_a_secret(api: httpx2.AsyncClient) -> None:
-    """Endpoints, Webhooks: POST answers "the endpoint including its `secret`"."""
+    """Interface, Endpoints, Webhooks: POST answers "the endpoint including its `secret`"."""
     data = await create(api, description="für uns")
     assert decode_secret(data["secret"])
     assert data["secret"].startswith("whsec_")
@@ -43,7 +43,7 @@ async def test_an_endpoint_is_created_with_a_secret(api: httpx2.AsyncClient) -> 
 
 
 async def test_an_endpoint_has_the_documented_fields_and_no_others(api: httpx2.AsyncClient) -> None:
-    """Resources, Webhook endpoint: its fields."""
+    """Interface, Resources, Webhook endpoint: its fields."""
     data = await create(api)
     assert set(data) == {
         "id",
@@ -70,7 +70,9 @@ async def test_every_endpoint_has_a_secret_and_an_id_of_its_own(api: httpx2.Asyn
 
 
 async def test_a_secret_is_shown_once(api: httpx2.AsyncClient, service: EmulatedService) -> None:
-    """Resources, Webhook endpoint: "present only in the answer to creation and rotation"."""
+    """Interface, Resources, Webhook endpoint: "present only in the answer to creation and
+    rotation".
+    """
     created = await create(api, url=NOBODY)
     path = f"/v1/webhooks/{created['id']}"
     for response in (
@@ -85,7 +87,7 @@ async def test_a_secret_is_shown_once(api: httpx2.AsyncClient, service: Emulated
 
 
 async def test_a_missing_required_field_is_named(api: httpx2.AsyncClient) -> None:
-    """Errors: "422: The body did not validate"; url and events cannot be made up."""
+    """Interface, Errors: "422: The body did not validate"; url and events are required."""
     error = checked_error(await api.post("/v1/webhooks", json={}), 422, "validation.failed")
     assert {issue["field"] for issue in error["details"]["issues"]} == {"url", "events"}
 
@@ -101,14 +103,14 @@ async def test_a_missing_required_field_is_named(api: httpx2.AsyncClient) -> Non
 async def test_only_documented_types_can_be_subscribed_to_and_the_test_event_cannot(
     api: httpx2.AsyncClient, changes: dict[str, object], field: str
 ) -> None:
-    """Events, Event types: webhook.test "cannot be subscribed to"."""
+    """Interface, Events, Event types: webhook.test "cannot be subscribed to"."""
     response = await api.post("/v1/webhooks", json=wanted(**changes))
     error = checked_error(response, 422, "validation.failed")
     assert [issue["field"] for issue in error["details"]["issues"]] == [field]
 
 
 async def test_all_documented_types_can_be_subscribed_to(api: httpx2.AsyncClient) -> None:
-    """Events, Event types."""
+    """Interface, Events, Event types."""
     types = [
         "post.target.published",
         "post.target.failed",
@@ -136,7 +138,7 @@ async def test_all_documented_types_can_be_subscribed_to(api: httpx2.AsyncClient
 async def test_a_body_with_a_wrong_type_is_refused_and_nothing_is_created(
     api: httpx2.AsyncClient, service: EmulatedService, changes: dict[str, object]
 ) -> None:
-    """Errors: "422: The body did not validate"."""
+    """Interface, Errors: "422: The body did not validate"."""
     response = await api.post("/v1/webhooks", json=wanted(**changes))
     checked_error(response, 422, "validation.failed")
     assert service.endpoints == []
@@ -150,7 +152,7 @@ async def test_a_body_with_a_wrong_type_is_refused_and_nothing_is_created(
 async def test_a_body_that_is_no_json_object_is_refused(
     api: httpx2.AsyncClient, body: bytes
 ) -> None:
-    """What the service does: "Requests and responses are JSON"; Errors: 422."""
+    """Interface, What the service does: "Requests and responses are JSON"; Errors: 422."""
     path = f"/v1/webhooks/{(await create(api))['id']}"
     checked_error(await api.post("/v1/webhooks", content=body), 422, "validation.failed")
     checked_error(await api.patch(path, content=body), 422, "validation.failed")
@@ -163,7 +165,7 @@ async def test_unknown_fields_are_ignored(api: httpx2.AsyncClient) -> None:
 async def test_an_endpoint_receives_what_it_subscribed_to_and_nothing_else(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
-    """Events, rule 1."""
+    """Interface, Events, rule 1."""
     created = await create(api, url=NOBODY, events=["channel.unhealthy"])
     await service.emit("comment.received")
     subscribed = await service.emit("channel.unhealthy")
@@ -174,7 +176,7 @@ async def test_an_endpoint_receives_what_it_subscribed_to_and_nothing_else(
 async def test_a_disabled_endpoint_is_turned_back_on(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
-    """States: disabled, "PATCH with enabled true", active."""
+    """Interface, States: disabled, "PATCH with enabled true", active."""
     created = await create(api)
     path = f"/v1/webhooks/{created['id']}"
     service.workspace.endpoints[created["id"]].count_failure(service.now.timestamp())
@@ -196,7 +198,9 @@ async def test_enabling_an_active_endpoint_changes_nothing(
 async def test_an_endpoint_disabled_by_hand_receives_nothing_more(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
-    """Resources, Gaps: the one reason shown is "manual"; that `enabled` gives it is ours."""
+    """Interface, Resources, Gaps: the interface shows the reason "manual", but not the step that
+    sets it.
+    """
     created = await create(api, url=NOBODY)
     await service.emit(CommentReceived)
     response = await api.patch(f"/v1/webhooks/{created['id']}", json={"enabled": False})
@@ -230,7 +234,9 @@ async def test_a_disabled_endpoint_keeps_its_reason(
 async def test_a_change_affects_only_the_fields_it_sends(
     api: httpx2.AsyncClient, change: dict[str, object]
 ) -> None:
-    """Endpoints, Webhooks: PATCH takes "JSON including `enabled`" and answers "the endpoint"."""
+    """Interface, Endpoints, Webhooks: PATCH takes "JSON including `enabled`" and answers "the
+    endpoint".
+    """
     created = await create(api)
     secret = created.pop("secret")
     response = await api.patch(f"/v1/webhooks/{created['id']}", json=change)
@@ -256,7 +262,9 @@ async def test_a_change_affects_only_the_fields_it_sends(
 async def test_a_change_that_does_not_validate_changes_nothing(
     api: httpx2.AsyncClient, service: EmulatedService, change: dict[str, object], code: str
 ) -> None:
-    """Errors: "422: The body did not validate"; a request is taken whole or not at all."""
+    """Interface, Errors: "422: The body did not validate"; the service applies a change completely
+    or not at all.
+    """
     created = await create(api)
     before = service.endpoint()
     body = {"description": "other", "enabled": False, **change}
@@ -267,7 +275,7 @@ async def test_a_change_that_does_not_validate_changes_nothing(
 async def test_a_test_event_is_delivered_at_once(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
-    """POST /v1/webhooks/{webhookId}/test: "delivers a webhook.test event at once"."""
+    """Interface, POST /v1/webhooks/{webhookId}/test: "delivers a webhook.test event at once"."""
     created = await create(api, url=NOBODY)
     response = await api.post(f"/v1/webhooks/{created['id']}/test")
     assert response.status_code == 200
@@ -308,7 +316,8 @@ async def test_a_second_rotation_drops_the_oldest_secret(
 async def test_a_rotation_gives_another_secret_and_two_signatures_for_24_hours(
     api: httpx2.AsyncClient, service: EmulatedService
 ) -> None:
-    """Endpoints, Webhooks: rotate-secret answers "Webhook endpoint with the new `secret`".
+    """Interface, Endpoints, Webhooks: rotate-secret answers "Webhook endpoint with the new
+    `secret`".
 
     Events, Delivery behaviour: "for 24 hours every event carries two signatures".
     """
@@ -325,7 +334,7 @@ async def test_a_rotation_gives_another_secret_and_two_signatures_for_24_hours(
     row = service.workspace.endpoints[created["id"]]
     await service.advance(hours=24, seconds=-1)
     assert row.secrets(service.now.timestamp()) == (rotated["secret"], created["secret"])
-    await service.advance(timedelta(seconds=1, microseconds=1))  # `now` has whole microseconds
+    await service.advance(timedelta(seconds=1, microseconds=1))  # more, because `now` is rounded
     assert row.secrets(service.now.timestamp()) == (rotated["secret"],)
 
 
@@ -341,13 +350,13 @@ async def test_a_rotation_gives_another_secret_and_two_signatures_for_24_hours(
 async def test_an_unknown_endpoint_is_answered_404(
     api: httpx2.AsyncClient, method: str, path: str
 ) -> None:
-    """Errors: "404: No such row in this workspace"."""
+    """Interface, Errors: "404: No such row in this workspace"."""
     error = checked_error(await api.request(method, path), 404, "webhook.not_found")
     assert error["kind"] == "not_found"
 
 
 async def test_a_receiver_is_registered_tested_rotated_and_its_log_read_over_http() -> None:
-    """Every operation in turn, as a client of the service would use them, over real HTTP."""
+    """A client calls every webhook operation in turn, over real HTTP."""
     handled: list[str] = []
     async with EmulatedService() as service, serving(service.api) as site:
         key = service.new_key()
@@ -366,7 +375,8 @@ async def test_a_receiver_is_registered_tested_rotated_and_its_log_read_over_htt
                 first = await service.emit(CommentReceived)
 
                 rotated = (await api.post(f"{path}/rotate-secret")).json()["data"]
-                second = await service.emit(CommentReceived)  # signed with both; one is known
+                # The service signs with both secrets; the receiver knows only the old one.
+                second = await service.emit(CommentReceived)
                 secrets.known = [rotated["secret"]]
                 third = await service.emit(CommentReceived)
                 test = (await api.post(f"{path}/test")).json()["data"]
@@ -387,7 +397,7 @@ class Configuration:
     """The secrets that an operator has configured at the receiver."""
 
     def __init__(self) -> None:
-        self.known = [new_secret()]  # of before
+        self.known = [new_secret()]  # the secret from before the rotation
 
     def current(self) -> list[str]:
         return self.known

@@ -1,4 +1,4 @@
-"""The memory of a service that runs for weeks is bounded."""
+"""An emulated service that runs for weeks uses a bounded amount of memory."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Chaos: the same disturbances for the same seed, each kind as documented."""
+"""The same seed makes the same disturbances, and each kind does what is documented."""
 
 import asyncio
 from collections import Counter
@@ -15,13 +15,20 @@ from support.waiting import PATIENCE_SECONDS
 from hookonce import Receiver, VerificationError, verify
 from hookonce.clock import Clock, system_clock
 from hookonce.delivery.limits import Limits
-from hookonce.emulator import Chaos, DeliveryAttempt, Disturbance, EmulatedService, VirtualClock
+from hookonce.emulator import (
+    Chaos,
+    DeliveryAttempt,
+    Disturbance,
+    EmulatedService,
+    RequestFault,
+    VirtualClock,
+)
 from hookonce.emulator.chaos import _LAST_KEPT_OUT as KEPT_OUT
 from hookonce.emulator.chaos import Plan, moments_of, plan_of
 from hookonce.events import CommentReceived
 from hookonce.verification.secrets import new_secret
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(30, of="file")]
 
 SECRET = new_secret()
 EVENTS = 40
@@ -63,7 +70,7 @@ class Handling:
 
 
 async def emit_all(service: EmulatedService, count: int = EVENTS, every: float = 1.0) -> list[str]:
-    """Emit events one after the other, and wait until nothing is planned."""
+    """Emit events one after the other, and wait until the service plans no more attempts."""
     ids = []
     for _ in range(count):
         ids.append((await service.emit(CommentReceived)).id)
@@ -109,7 +116,7 @@ def accepted(one: Received, secret: str = SECRET) -> bool:
     return True
 
 
-# Drawn by a seed
+# Disturbances chosen by a seed
 
 
 def test_a_disturbance_depends_only_on_the_seed_the_delivery_and_the_attempt() -> None:
@@ -140,7 +147,7 @@ async def requests_of(seed: int) -> list[object]:
             ids,
             *((one.at, one.id, one.number, one.body) for one in app.received),
             *(
-                replace(attempt, milliseconds=0)  # what alone depends on the machine
+                replace(attempt, milliseconds=0)  # durations depend on the machine
                 for attempt in service.attempts()
             ),
         ]
@@ -175,7 +182,7 @@ def test_only_chosen_kinds_happen(kind: Disturbance) -> None:
 
 @pytest.mark.parametrize("kind", Disturbance)
 def test_attempts_from_the_fourth_on_always_arrive(kind: Disturbance) -> None:
-    """An event that is not handled after nine attempts is the receiver's fault."""
+    """Chaos never disturbs all nine attempts, so a receiver can handle every event."""
     assert 1 < KEPT_OUT < 8
     for attempt in range(KEPT_OUT + 1, 10):
         plan = plan_of(only(kind), 1, 1, attempt)
@@ -200,7 +207,7 @@ async def test_chaos_does_not_disturb_test_events() -> None:
     assert len(app.received) == 30
 
 
-# Each kind alone
+# Each kind of disturbance alone
 
 
 async def test_a_duplicate_comes_up_to_two_minutes_after_the_success() -> None:
@@ -301,7 +308,7 @@ async def test_only_the_first_attempt_is_late() -> None:
 
 
 async def test_a_lost_answer_is_retried_although_the_event_was_handled() -> None:
-    """Events, Delivery behaviour: delivery is at least once."""
+    """Interface, Events, Delivery behaviour: delivery is at least once."""
     handling, ids, attempts = await handle_all(only(Disturbance.LOST_ANSWER), count=5)
     assert handling.order == ids, "handled at the first attempt"
     for event_id in ids:
@@ -356,7 +363,7 @@ async def test_a_replay_is_a_duplicate_or_too_old() -> None:
     assert handling.runs == Counter(ids)
     for one in extra:
         age = one.at_unix - one.timestamp
-        if not 300 < age < 301:  # the timestamp has no fraction
+        if not 300 < age < 301:  # in between, both are right: timestamps are whole seconds
             assert one.status == (401 if age > 300 else 200)
     assert {one.status for one in extra} == {200, 401}
 
@@ -375,7 +382,7 @@ async def test_a_tampered_body_is_refused_and_retried() -> None:
 
 
 async def test_a_skewed_clock_is_wrong_by_up_to_ten_minutes() -> None:
-    """Events, Signature, rule 5: more than five minutes away is rejected."""
+    """Interface, Events, Signature, rule 5: a timestamp more than five minutes away is rejected."""
     app, _, _ = await record_all(only(Disturbance.CLOCK_SKEW), count=200)
     skews = [one.timestamp - one.at for one in app.received]
     assert all(-601 <= skew <= 600 for skew in skews)
@@ -391,7 +398,7 @@ async def test_a_skewed_clock_is_wrong_by_up_to_ten_minutes() -> None:
 
 
 async def test_a_rotation_reports_the_new_secret_and_both_verify() -> None:
-    """Events, Secret rotation: two signatures for 24 hours."""
+    """Interface, Events, Secret rotation: two signatures for 24 hours."""
     clock = VirtualClock()
     app = Recorder(clock=clock)
     told: list[tuple[float, str]] = []
@@ -468,11 +475,11 @@ def test_a_burst_has_many_events_at_once_and_the_same_average() -> None:
     assert list(moments_of(chaos, 1, 0, 1)) == []
 
 
-# What needs real time or a real connection
+# Faults that need real time or a real connection
 
 
 class InPieces(Recorder):
-    """Notes when each piece of a body arrives."""
+    """A recorder that notes when each piece of a body arrives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -505,12 +512,12 @@ async def test_a_slow_connection_brings_the_body_in_pieces() -> None:
                     await service.settle()
                 assert [row.status for row in service.deliveries()] == ["delivered"]
     for arrivals in app.arrivals:
-        assert 2 <= len(arrivals) <= 4  # a busy server may read two at once
+        assert 2 <= len(arrivals) <= 4  # a busy server may read two pieces at once
         assert arrivals[-1] - arrivals[0] > expected / 2
 
 
 async def test_a_body_that_is_too_slow_is_retried_and_handled() -> None:
-    """A real server answers 408 and closes; a sender may see either first."""
+    """A real server answers 408 and closes the connection, so the sender may miss the answer."""
     handling = Handling(limits=Limits(body_seconds=0.1))
     chaos = only(Disturbance.SLOW_CONNECTION, rate=0.5)
     seed = next(
@@ -597,13 +604,58 @@ async def test_a_real_receiver_over_http_handles_everything_once_in_flowing_time
     assert handling.runs == Counter(ids)
 
 
-# Everything together
+# Faults that a function chooses
+
+
+async def test_a_function_chooses_the_fault_of_each_attempt() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def lose_first_two_answers(event_id: str, attempt: int) -> RequestFault | None:
+        asked.append((event_id, attempt))
+        return RequestFault(event_id, attempt, Disturbance.LOST_ANSWER) if attempt < 3 else None
+
+    clock = VirtualClock()
+    handling = Handling(clock)
+    async with EmulatedService(
+        handling.receiver, clock=clock, chaos=lose_first_two_answers
+    ) as service:
+        event = await service.emit(CommentReceived)
+        await service.settle()
+        attempts = service.attempts()
+    assert [attempt.status for attempt in attempts] == [None, None, 200]
+    assert set(asked) == {(event.id, number) for number in (1, 2, 3)}
+    assert handling.runs == Counter([event.id])
+
+
+async def test_the_other_events_do_not_change_when_an_event_is_retried() -> None:
+    """An event's waits depend only on its id and the seed, so a run may leave out other events."""
+
+    async def waits(ids: list[str]) -> dict[str, list[float]]:
+        clock = VirtualClock(1_000_000)
+        app = Recorder(answering(500), clock)
+        async with EmulatedService(app, clock=clock, chaos=lambda *_: None, seed=1) as service:
+            for event_id in ids:
+                await service.emit(CommentReceived, event_id=event_id)
+            await service.settle()
+        own = {name: [one.at for one in app.received if one.id == name] for name in ids}
+        return {
+            name: [later - earlier for earlier, later in pairwise(times)]
+            for name, times in own.items()
+        }
+
+    both = await waits(["evt_1", "evt_2"])
+    alone = await waits(["evt_2"])
+    assert alone["evt_2"] == pytest.approx(both["evt_2"])
+    assert both["evt_1"] != pytest.approx(both["evt_2"])
+
+
+# All disturbances together
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_receiver_handles_300_events_once_each_whatever_happens(seed: int) -> None:
-    """The promise of the library: every hook, once."""
+    """The library's promise: a receiver handles every event, and handles it once."""
     chaos = Chaos(0.8)
     clock = VirtualClock()
     handling = Handling(clock)

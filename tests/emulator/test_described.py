@@ -1,4 +1,4 @@
-"""Descriptions of workspaces: what the service starts with, and what it refuses."""
+"""Descriptions of workspaces: the service starts with their data, or refuses them."""
 
 import json
 import re
@@ -136,7 +136,8 @@ async def test_described_endpoints_receive_deliveries_signed_with_their_secrets(
     receiver.on(CommentReceived, name="heard")(heard.append)
     hooks = [{"id": "wh_a", "url": "https://receiver.test/webhooks", "secret": secret}]
     data = described(webhooks=hooks)
-    # The receiver stands for the described address: its own registration is another endpoint.
+    # The receiver serves two endpoints: the described one, and another that the service registers
+    # by itself. So emit to the described endpoint alone.
     async with EmulatedService(receiver, data=data, clock=clock) as service:
         await service.emit(CommentReceived, endpoint="wh_a")
     assert len(heard) == 1
@@ -144,7 +145,7 @@ async def test_described_endpoints_receive_deliveries_signed_with_their_secrets(
 
 
 async def test_a_described_scheduled_post_is_published() -> None:
-    """Only the post at Christmas is published, not the draft or the post awaiting approval."""
+    """The service publishes only the Christmas post, no draft and no post awaiting approval."""
     async with bakery() as here:
         await here.service.advance(days=40)
         assert here.told() == [("post.target.published", "ch_insta")]
@@ -168,7 +169,7 @@ async def test_described_faults_happen_from_the_start() -> None:
 
 
 async def test_the_quota_of_the_first_day_can_be_described() -> None:
-    """Limits, rule 2."""
+    """Interface, Limits, rule 2."""
     async with bakery(limits=DescribedLimits(requests_left=1)) as here:
         assert (await here.api.get("/v1/me")).headers["x-ratelimit-remaining"] == "0"
         assert (await here.api.get("/v1/me")).status_code == 429
@@ -196,7 +197,7 @@ async def test_posts_are_listed_by_the_time_of_their_creation() -> None:
 
 
 async def test_a_post_deleted_between_two_pages_hides_no_other_post() -> None:
-    """Pagination: "Cursors are the id of the last row"."""
+    """Interface, Pagination: "Cursors are the id of the last row"."""
 
     async def page(api: httpx2.AsyncClient, cursor: str | None = None) -> dict[str, Any]:
         query = {"limit": "2", **({} if cursor is None else {"cursor": cursor})}
@@ -231,7 +232,9 @@ async def test_a_filtered_list_continues_after_a_post_whose_status_changed() -> 
 
 
 async def test_an_emitted_comment_can_be_listed_and_answered() -> None:
-    """Events: comment.received, "a Comment plus postId and parentId"; Endpoints: Comments."""
+    """Interface, Events: comment.received, "a Comment plus postId and parentId"; Endpoints:
+    Comments.
+    """
     async with bakery() as here:
         data = {"id": "cmt_new", "channelId": "ch_insta", "postId": "post_walnut", "text": "Mmm"}
         await here.service.emit(CommentReceived, data={**data, "createdAt": "2026-11-21T11:59:00Z"})
@@ -254,7 +257,9 @@ async def test_the_newest_of_many_comments_are_kept(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_reply_on_an_inactive_channel_fails_with_kind_platform() -> None:
-    """What the service does, rule 3: "an error of kind platform, not … a status to poll"."""
+    """Interface, What the service does, rule 3: "an error of kind platform, not … a status to
+    poll".
+    """
     async with bakery() as here:
         await here.service.app.disconnect("ch_insta")
         response = await here.api.post("/v1/comments/cmt_saturday/reply", json={"text": "Yes"})

@@ -16,7 +16,7 @@ def receiver_of(secret: str, clock: VirtualClock, *, failures: int = 0) -> Recei
     receiver = Receiver(secrets=secret, store="memory://", clock=clock)
 
     @receiver.on(CommentReceived, name="fragile")
-    async def handle(event: CommentReceived, context: Context) -> None:  # noqa: ARG001 - its shape
+    async def handle(event: CommentReceived, context: Context) -> None:  # noqa: ARG001 - the receiver passes the event first, then the context
         if context.attempt <= failures:
             raise ConnectionError("the handler's own database is away")
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Emulated:
-    """A service that merges what it is given into a sample, as the real emulator does."""
+    """A service that merges the given fields into sample data, as the real emulator does."""
 
     def __init__(self) -> None:
         self.emitted: list[Event[Any]] = []

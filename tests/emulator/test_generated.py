@@ -18,7 +18,7 @@ from hookonce.resources import Channel
 SEEDS = range(300)
 NOW = datetime(2031, 2, 3, 4, 5, 6, 789_000, tzinfo=UTC)
 
-# Written off the interface, Resources and their fields: the second half is what may be null.
+# Copied from the interface, Resources: the second set of each pair lists fields that may be null.
 TARGET = (
     {"id", "channelId", "platform", "username", "contentType", "mediaIds", "settings", "status"},
     {"caption", "firstComment", "externalPostId", "permalink", "error", "publishedAt"},
@@ -52,7 +52,7 @@ STATUSES = {
     "channel.unhealthy": {"needs_reconnect", "error"},
     "channel.disconnected": {"disconnected"},
 }
-# What a result of its own kind never has, whatever the field allows.
+# By type of event: fields that are always null, although the field tables allow values.
 ALWAYS_NULL = {
     "post.target.published": {"error"},
     "post.target.failed": {"externalPostId", "permalink", "publishedAt"},
@@ -174,8 +174,8 @@ def test_no_id_is_made_twice() -> None:
     source = generator(7)
     for _ in range(1000):
         target = source.data("post.target.published")
-        ids += [target["id"], *target["mediaIds"], target["externalPostId"]]  # type: ignore[misc,list-item] # JSON
-        ids.append(source.data("comment.received")["id"])  # type: ignore[arg-type] # JSON
+        ids += [target["id"], *target["mediaIds"], target["externalPostId"]]  # type: ignore[misc,list-item] # `data` may hold any JSON value
+        ids.append(source.data("comment.received")["id"])  # type: ignore[arg-type] # `data` may hold any JSON value
     assert len(set(ids)) == len(ids) > 3000
 
 
@@ -229,7 +229,7 @@ def test_every_time_is_shortly_before_the_given_clock_and_in_milliseconds(event_
 
 def test_a_result_is_published_within_seconds_of_the_call() -> None:
     moment = NOW
-    source = EventGenerator(1, clock=lambda: moment.timestamp())  # noqa: PLW0108 - moves below
+    source = EventGenerator(1, clock=lambda: moment.timestamp())  # noqa: PLW0108 - the lambda must see each `moment` of the loop
     for moment in (NOW, NOW + timedelta(days=1)):
         published = datetime.fromisoformat(str(source.data("post.target.published")["publishedAt"]))
         assert timedelta() <= moment - published <= timedelta(seconds=5)
@@ -275,7 +275,7 @@ def test_event_types_are_subscribable_often_comments_and_rarely_lost_channels() 
 
 
 def test_only_active_channels_get_comments_and_any_channel_gets_lost() -> None:
-    """A platform sends nothing to a channel that is not connected."""
+    """A platform reports no comments of a channel that is not connected."""
     usual = EventGenerator(0).channels
     lost = [channel.model_copy(update={"status": "needs_reconnect"}) for channel in usual[1:]]
     generator = EventGenerator(1, channels=[*lost, usual[0]])

@@ -10,7 +10,7 @@ from hookonce.emulator import Chaos, Disturbance, EmulatedService
 from hookonce.emulator.rules import SUBSCRIBABLE
 from hookonce.verification.secrets import new_secret
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(4, of="file")]
 
 OLD, NEW, OTHER = new_secret(), new_secret(), new_secret()
 
@@ -22,7 +22,7 @@ def node_modules(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("event_type", SUBSCRIBABLE)
 async def test_node_accepts_every_type_of_event(node_modules: str, event_type: str) -> None:
-    """Events, Signature: Standard Webhooks format."""
+    """Interface, Events, Signature: Standard Webhooks format."""
     async with (
         verifying_server(node_modules, [OLD, OTHER]) as server,
         EmulatedService(server.url, secret=OLD) as service,
@@ -34,7 +34,7 @@ async def test_node_accepts_every_type_of_event(node_modules: str, event_type: s
 
 
 async def test_node_accepts_texts_of_every_script_and_test_events(node_modules: str) -> None:
-    """Events, Signature, rule 2: the raw body exactly as received."""
+    """Interface, Events, Signature, rule 2: the raw body exactly as received."""
     async with (
         verifying_server(node_modules, [OLD]) as server,
         EmulatedService(server.url, secret=OLD) as service,
@@ -49,7 +49,7 @@ async def test_node_accepts_texts_of_every_script_and_test_events(node_modules: 
 async def test_node_accepts_either_secret_for_24_hours_and_then_the_new_one(
     node_modules: str,
 ) -> None:
-    """Events, Secret rotation: two signatures, one per secret."""
+    """Interface, Events, Secret rotation: two signatures, one per secret."""
     async with (
         verifying_server(node_modules, [OLD, NEW, OTHER]) as server,
         EmulatedService(server.url, secret=OLD) as service,
@@ -70,7 +70,9 @@ async def test_node_accepts_either_secret_for_24_hours_and_then_the_new_one(
 async def test_node_refuses_what_another_secret_signed_at_each_of_nine_attempts(
     node_modules: str,
 ) -> None:
-    """Events, Delivery behaviour: nine attempts, each signed afresh, all refused here."""
+    """Interface, Events, Delivery behaviour: each of the nine attempts has its own signature; Node
+    refuses all of them.
+    """
     async with (
         verifying_server(node_modules, [OTHER]) as server,
         EmulatedService(server.url, secret=OLD) as service,
@@ -84,7 +86,7 @@ async def test_node_refuses_what_another_secret_signed_at_each_of_nine_attempts(
 
 
 async def test_node_refuses_what_was_changed_and_accepts_the_retry(node_modules: str) -> None:
-    """Events, Signature, rule 3: the signature is of the body."""
+    """Interface, Events, Signature, rule 3: the signature covers the body."""
     chaos = Chaos(1, frozenset({Disturbance.TAMPERING}))
     async with (
         verifying_server(node_modules, [OLD]) as server,

@@ -17,7 +17,7 @@ STEPS = 50
 
 
 class Walk:
-    """Does random actions one after the other, drawn by a seed."""
+    """Performs random actions one after the other; the seed decides which."""
 
     def __init__(self, here: Bakery, seed: int) -> None:
         self._here = here
@@ -25,7 +25,7 @@ class Walk:
         self.created = 0
 
     async def step(self) -> None:
-        """Do a random action; the API may refuse it."""
+        """Perform a random action, which the API may refuse."""
         here, service, draw = self._here, self._here.service, self._random
         posts = list(service.workspace.posts)
         post = draw.choice(posts) if posts else "post_none"
@@ -81,7 +81,7 @@ class Walk:
 
 
 def check(here: Bakery) -> None:
-    """Check the invariants."""
+    """Check the invariants of all posts and events."""
     published: Counter[str] = Counter()
     for post in here.service.workspace.posts.values():
         statuses = [target.status for target in post.targets]
@@ -102,7 +102,7 @@ def check(here: Bakery) -> None:
     assert max(told.values(), default=0) <= 1, "a target was told of twice"
     ours = {one for one in told if one in published}
     assert all(published[one] for one in ours)
-    started = {"tgt_walnut", "tgt_mixed_1"}  # before the service was
+    started = {"tgt_walnut", "tgt_mixed_1"}  # published before the start, so without an event
     assert {one for one, count in published.items() if count} <= set(told) | started
 
 

@@ -38,7 +38,9 @@ def path_of(operation: ApiOperation) -> str:
 async def test_an_operation_accepts_its_role_and_higher_roles(
     here: Bakery, operation: ApiOperation
 ) -> None:
-    """Authentication 8: "A role that does not allow the operation is answered with 403"."""
+    """Interface, Authentication 8: "A role that does not allow the operation is answered with
+    403".
+    """
     for role in ROLES:
         response = await here.as_role(role, operation.method, path_of(operation), {})
         if ROLES.index(role) < ROLES.index(operation.role):
@@ -48,14 +50,16 @@ async def test_an_operation_accepts_its_role_and_higher_roles(
 
 
 def test_only_webhooks_need_the_admin_role() -> None:
-    """Authentication 6: create, update, test, deliveries, rotate-secret; no other is shown."""
+    """Interface, Authentication 6: create, update, test, deliveries, rotate-secret; the interface
+    shows no others.
+    """
     admins = {one.path for one in OPERATIONS if one.role == "admin"}
     assert admins == {one.path for one in OPERATIONS if "/webhooks" in one.path}
     assert {one.role for one in OPERATIONS if one.method == "GET"} == {"viewer", "admin"}
 
 
 def test_every_operation_of_the_interface_is_served() -> None:
-    """Endpoints, row by row."""
+    """Interface, Endpoints, row by row."""
     assert [f"{one.method} {one.path}" for one in OPERATIONS] == [
         "GET /v1/me",
         "GET /v1/channels",
@@ -97,13 +101,13 @@ def test_every_operation_is_in_an_exchange_with_a_success_of_its_status() -> Non
         for one in OPERATIONS
         if one.status not in shown.get((one.path, one.method), set())
     ]
-    # It delivers something, which an exchange cannot show.
+    # This operation's effect is a delivery, which an exchange cannot show.
     assert missing == ["POST /v1/webhooks/{webhookId}/test"]
 
 
 @pytest.mark.parametrize("named", [one for one in NOT_SHOWN if " /v1/" in one])
 async def test_an_operation_without_a_shown_shape_is_not_served(here: Bakery, named: str) -> None:
-    """Endpoints, Gaps: "Paths, methods and shapes of the operations … not shown"."""
+    """Interface, Endpoints, Gaps: "Paths, methods and shapes of the operations … not shown"."""
     method, path = named.split()
     checked_error(await here.api.request(method, path), 404, "api.not_found")
 
@@ -122,7 +126,7 @@ async def test_an_operation_without_a_shown_shape_is_not_served(here: Bakery, na
 async def test_operations_of_the_change_history_are_not_served(
     here: Bakery, method: str, path: str
 ) -> None:
-    """Endpoints: "Other channel operations named in the change history", and so on.
+    """Interface, Endpoints: "Other channel operations named in the change history", and so on.
 
     "Other post operations named in the change history"; "Other media operations named in the change
     history"; "Other comment operations named in the change history": their paths are not shown.

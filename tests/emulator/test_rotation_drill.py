@@ -1,4 +1,4 @@
-"""A rotation, hour by hour: for 24 hours a receiver with either secret refuses nothing."""
+"""A rotation, hour by hour: for 24 hours, a receiver that knows either secret refuses nothing."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ WINDOW_HOURS = 24
 async def drill(
     provider: ChangingSecrets, hours: float, change: Callable[[float], None] = lambda _: None
 ) -> list[DeliveryAttempt]:
-    """Rotate, emit an event every half hour from then on, and return every attempt.
+    """Rotate the secret, then emit an event every half hour; return every attempt.
 
-    Each event fails once at first, so that half of the attempts are retries, signed anew.
+    Each event fails once at first, so half of the attempts are retries with new signatures.
     """
     clock = VirtualClock()
     receiver = Receiver(secrets=provider, store="memory://", clock=clock)
@@ -73,7 +73,7 @@ async def test_a_receiver_that_reloads_within_24_hours_refuses_nothing() -> None
         if passed >= WINDOW_HOURS / 2:
             provider.secrets = (NEW, OLD)
         if passed >= WINDOW_HOURS:
-            provider.secrets = (NEW,)  # the old one has served its time
+            provider.secrets = (NEW,)  # the old secret has expired
 
     attempts = await drill(provider, 2 * WINDOW_HOURS, reload)
     assert refused(attempts) == []

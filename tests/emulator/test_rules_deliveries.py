@@ -1,4 +1,4 @@
-"""The interface's Events, Delivery behaviour: attempts, their schedule and their log."""
+"""Attempts, their schedule and their log: Events, Delivery behaviour (interface v1)."""
 
 import asyncio
 import re
@@ -20,7 +20,7 @@ from hookonce import Receiver
 from hookonce.emulator import DeliveryAttempt, EmulatedService, VirtualClock
 from hookonce.events import CommentReceived
 from hookonce.resources import WebhookDelivery
-from hookonce.sender import ANSWER_SECONDS
+from hookonce.senders import publishing
 from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
@@ -44,11 +44,13 @@ async def gaps_of(seed: int) -> list[float]:
     return [later.at - earlier.at for earlier, later in pairwise(app.received)]
 
 
-# The schedule
+# The schedule of attempts
 
 
 async def test_nine_attempts_over_about_23_hours_each_wait_within_10_percent() -> None:
-    """Events, Delivery behaviour; Limits, Delivery attempts: and nothing after the ninth."""
+    """Interface, Events, Delivery behaviour; Limits, Delivery attempts: no attempt follows the
+    ninth.
+    """
     every = [await gaps_of(seed) for seed in range(150)]
     for gaps in every:
         for gap, wait in zip(gaps, WAITS, strict=True):
@@ -63,7 +65,7 @@ async def test_nine_attempts_over_about_23_hours_each_wait_within_10_percent() -
 
 
 async def test_the_waits_of_one_delivery_are_drawn_one_by_one() -> None:
-    """Events, Delivery behaviour: "each give or take 10 percent"."""
+    """Interface, Events, Delivery behaviour: "each give or take 10 percent"."""
     ratios = [gap / wait for gap, wait in zip(await gaps_of(7), WAITS, strict=True)]
     assert max(ratios) - min(ratios) > 0.03
 
@@ -86,7 +88,7 @@ async def test_the_same_seed_brings_the_same_waits_and_another_seed_others() -> 
 
 
 async def test_the_next_attempt_comes_when_the_log_says() -> None:
-    """Resources, Webhook delivery: nextAttemptAt."""
+    """Interface, Resources, Webhook delivery: nextAttemptAt."""
     clock = VirtualClock()
     app = Recorder(500, clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -109,7 +111,7 @@ async def test_the_next_attempt_comes_when_the_log_says() -> None:
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
 @pytest.mark.parametrize("failures", [0, 3, 8])
 async def test_any_2xx_ends_the_delivery(status: int, failures: int) -> None:
-    """States: delivery | attempt | answer 2xx within 10 s | delivered."""
+    """Interface, States: delivery | attempt | answer 2xx within 10 s | delivered."""
     clock = VirtualClock()
     app = Recorder(answering(*[500] * failures, status), clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -134,7 +136,9 @@ async def test_any_2xx_ends_the_delivery(status: int, failures: int) -> None:
     ],
 )
 async def test_any_other_status_is_a_failed_attempt(status: int) -> None:
-    """States: delivery | attempt | non-2xx | retry scheduled; delivery | attempt | redirect."""
+    """Interface, States: delivery | attempt | non-2xx | retry scheduled; delivery | attempt |
+    redirect.
+    """
     clock = VirtualClock()
     app = Recorder(answering(status, 204), clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -152,7 +156,9 @@ async def test_any_other_status_is_a_failed_attempt(status: int) -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_redirects_are_not_followed(status: int) -> None:
-    """Events, rule 3: redirects are not followed; over HTTP, with a place to be redirected to."""
+    """Interface, Events, rule 3: redirects over HTTP are not followed, even if their target
+    answers.
+    """
     app = Recorder(answering(status))
     async with serving(app) as site, EmulatedService(f"{site.url}/webhooks") as service:
         await service.emit("comment.received")
@@ -163,7 +169,9 @@ async def test_redirects_are_not_followed(status: int) -> None:
 
 
 async def test_an_application_that_raises_has_answered_500() -> None:
-    """Events, Delivery behaviour: any other status is a failed attempt; a server answers 500."""
+    """Interface, Events, Delivery behaviour: any other status is a failed attempt; a real server
+    answers 500 for an application that raises.
+    """
 
     class Broken(Recorder):
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -180,15 +188,17 @@ async def test_an_application_that_raises_has_answered_500() -> None:
         assert service.deliveries()[0].status == "delivered"
 
 
-# Ten seconds
+# The limit of ten seconds
 
 
 async def test_an_answer_within_ten_seconds_is_in_time_and_a_later_one_is_not() -> None:
-    """Events, Delivery behaviour; Limits, Webhook answer time: 10 seconds, in frozen time."""
-    assert ANSWER_SECONDS == 10
+    """Interface, Events, Delivery behaviour; Limits, Webhook answer time: 10 seconds, in frozen
+    time.
+    """
+    assert publishing.rules.answer_seconds == 10
 
     class Slow(Recorder):
-        """Answers after the given time; the loop's time is the frozen time."""
+        """A receiver that moves the frozen time by given seconds before each answer."""
 
         def __init__(self, *seconds: float) -> None:
             super().__init__()
@@ -198,7 +208,7 @@ async def test_an_answer_within_ten_seconds_is_in_time_and_a_later_one_is_not() 
             if scope["type"] == "http":
                 frozen.tick(self.seconds.pop(0))
                 for _ in range(10):
-                    await asyncio.sleep(0)  # timers that are due have their turn
+                    await asyncio.sleep(0)  # let due timers run
             await super().__call__(scope, receive, send)
 
     with freeze_time(datetime(2026, 5, 6, tzinfo=UTC)) as frozen:
@@ -215,7 +225,7 @@ async def test_an_answer_within_ten_seconds_is_in_time_and_a_later_one_is_not() 
 
 
 async def test_a_time_out_is_a_failed_attempt_and_retried() -> None:
-    """States: delivery | attempt | timeout | retry scheduled."""
+    """Interface, States: delivery | attempt | timeout | retry scheduled."""
     is_free = asyncio.Event()
 
     class Stuck(Recorder):
@@ -237,7 +247,7 @@ async def test_a_time_out_is_a_failed_attempt_and_retried() -> None:
 
 
 async def test_a_server_that_does_not_answer_times_out() -> None:
-    """Events, Delivery behaviour: a timeout is a failed attempt; over HTTP."""
+    """Interface, Events, Delivery behaviour: a timeout over HTTP is a failed attempt."""
     async with (
         raw_server(silence) as port,
         EmulatedService(f"http://127.0.0.1:{port}/", answer_seconds=0.05) as service,
@@ -247,7 +257,7 @@ async def test_a_server_that_does_not_answer_times_out() -> None:
     assert (row.status, row.error_message) == ("pending", "no answer within 0.05 s")
 
 
-# No connection
+# Connections that break or are refused
 
 
 Reaction: TypeAlias = Callable[[asyncio.StreamWriter], Awaitable[None]]
@@ -263,7 +273,7 @@ async def reset(writer: asyncio.StreamWriter) -> None:
 
 
 async def close(_: asyncio.StreamWriter) -> None:
-    """Do nothing but close."""
+    """Close the connection without an answer."""
 
 
 async def babble(writer: asyncio.StreamWriter) -> None:
@@ -278,7 +288,7 @@ async def promise(writer: asyncio.StreamWriter) -> None:
 
 @asynccontextmanager
 async def raw_server(react: Reaction) -> AsyncIterator[int]:
-    """Listen on a port, read a request, do something about it, and close."""
+    """Listen on a port; read each request, call ``react``, and close the connection."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -306,7 +316,7 @@ async def raw_server(react: Reaction) -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("react", [reset, close, babble, promise])
 async def test_a_connection_that_breaks_is_a_failed_attempt(react: Reaction) -> None:
-    """Events, Delivery behaviour: only a 2xx that arrives is success."""
+    """Interface, Events, Delivery behaviour: only a 2xx that arrives is success."""
     async with (
         raw_server(react) as port,
         EmulatedService(f"http://127.0.0.1:{port}/in") as service,
@@ -320,7 +330,7 @@ async def test_a_connection_that_breaks_is_a_failed_attempt(react: Reaction) -> 
 
 
 async def test_a_server_that_is_down_gets_retries_until_it_is_up() -> None:
-    """States, delivery: a connection that is refused is retried like any failure."""
+    """Interface, States, delivery: a connection that is refused is retried like any failure."""
     app = Recorder()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -347,11 +357,11 @@ def test_an_invalid_url_is_refused_at_once(url: str) -> None:
         EmulatedService(url)
 
 
-# The log
+# The delivery log
 
 
 async def test_a_delivery_is_shown_with_every_documented_field() -> None:
-    """Resources, Webhook delivery: the names of its fields."""
+    """Interface, Resources, Webhook delivery: the names of its fields."""
     async with EmulatedService(Recorder()) as service:
         event = await service.emit("comment.received")
         (row,) = service.deliveries()
@@ -367,7 +377,7 @@ async def test_a_delivery_is_shown_with_every_documented_field() -> None:
 
 
 async def test_the_log_is_newest_first_and_can_be_filtered() -> None:
-    """Endpoints, Webhooks: deliveries are listed newest first."""
+    """Interface, Endpoints, Webhooks: deliveries are listed newest first."""
     clock = VirtualClock()
     first, second = Recorder(answering(204, 500, 204), clock), Recorder(clock=clock)
     async with EmulatedService(first, clock=clock, events=["comment.received"]) as service:
@@ -391,7 +401,7 @@ async def test_the_log_is_newest_first_and_can_be_filtered() -> None:
 
 
 async def test_the_log_is_kept_14_days() -> None:
-    """Limits, Delivery log retention: 14 days."""
+    """Interface, Limits, Delivery log retention: 14 days."""
     clock = VirtualClock()
     async with EmulatedService(Recorder(), clock=clock) as service:
         old = await service.emit("comment.received")
@@ -407,14 +417,14 @@ async def test_the_log_is_kept_14_days() -> None:
 
 
 async def test_a_test_is_marked_in_the_log() -> None:
-    """Resources, Webhook delivery: isTest."""
+    """Interface, Resources, Webhook delivery: isTest."""
     async with EmulatedService(Recorder()) as service:
         shown = await service.test()
         assert (shown.is_test, shown.status, shown.attempts) == (True, "delivered", 1)
         assert service.deliveries() == [shown]
 
 
-# What the test sees
+# What a test can read about each attempt
 
 
 async def test_an_attempt_has_the_request_and_its_result() -> None:
@@ -445,7 +455,9 @@ async def test_an_attempt_has_the_request_and_its_result() -> None:
 
 
 async def test_the_wait_for_a_retry_counts_from_the_start_of_the_attempt() -> None:
-    """Events, Delivery behaviour: however long the receiver took for its answer."""
+    """Interface, Events, Delivery behaviour: the time that the receiver took for its answer does
+    not matter.
+    """
     clock = VirtualClock()
     tick = [lambda: clock.tick(datetime(2026, 1, 1, 0, 0, 9) - datetime(2026, 1, 1))]  # noqa: DTZ001
     app = Recorder(ticking(answering(500, 204), *tick), clock)

@@ -17,12 +17,12 @@ def state(service: EmulatedService, endpoint: str | None = None) -> tuple[object
     return shown.status, shown.disabled_reason
 
 
-# 410
+# Answers with status 410
 
 
 @pytest.mark.parametrize("attempt", range(1, 10))
 async def test_an_answer_of_410_disables_at_once_on_any_attempt(attempt: int) -> None:
-    """States: active webhook endpoint | receiver answers 410 | on any attempt; they are told."""
+    """Interface, States: active webhook endpoint | receiver answers 410 | on any attempt."""
     clock = VirtualClock()
     app = Recorder(answering(*[500] * (attempt - 1), 410), clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -39,7 +39,7 @@ async def test_an_answer_of_410_disables_at_once_on_any_attempt(attempt: int) ->
 
 
 async def test_a_410_gives_up_all_pending_deliveries() -> None:
-    """States: a disabled endpoint receives nothing, not even what was pending."""
+    """Interface, States: a disabled endpoint receives nothing, not even what was pending."""
     clock = VirtualClock()
     app = Recorder(answering(500, 503, 410, 204), clock)
     other = Recorder(answering(500, 500, 500, 204), clock)
@@ -60,7 +60,9 @@ async def test_a_410_gives_up_all_pending_deliveries() -> None:
 
 
 async def test_a_410_to_a_test_event_disables_too() -> None:
-    """States: receiver answers 410, on any attempt. Our reading: a test's attempt is one."""
+    """Interface, States: receiver answers 410, on any attempt. We assume that this includes
+    attempts at test events.
+    """
     async with EmulatedService(Recorder(410)) as service:
         await service.test()
         assert state(service) == ("disabled", "gone")
@@ -79,7 +81,7 @@ class Failing:
         self.service = EmulatedService(self.app, clock=self.clock, seed=1)
 
     async def until(self, hours: float) -> None:
-        """Move time to this many hours after the beginning."""
+        """Advance the clock to this many hours after the start."""
         await self.service.advance(seconds=self.began + hours * HOUR - self.clock())
 
     async def emit(self, hours: float) -> None:
@@ -94,7 +96,9 @@ class Failing:
 
 
 async def test_72_hours_of_failure_with_ten_failed_attempts_disable() -> None:
-    """Limits, Disable threshold: not a second before 72 hours, and then at the next failure."""
+    """Interface, Limits, Disable threshold: the first failure after 72 hours disables the endpoint,
+    no earlier one.
+    """
     failing = Failing()
     async with failing.service as service:
         await failing.emit(0)
@@ -121,7 +125,7 @@ async def test_72_hours_of_failure_with_ten_failed_attempts_disable() -> None:
 
 
 async def test_many_failures_within_71_hours_do_not_disable() -> None:
-    """Limits, Disable threshold: both must be reached."""
+    """Interface, Limits, Disable threshold: ten failures in less than 72 hours disable nothing."""
     failing = Failing()
     async with failing.service as service:
         for hours in range(0, 48, 4):
@@ -132,13 +136,13 @@ async def test_many_failures_within_71_hours_do_not_disable() -> None:
 
 
 async def test_72_hours_with_nine_failures_do_not_disable_and_the_tenth_does() -> None:
-    """Limits, Disable threshold: at least 10 failed attempts."""
+    """Interface, Limits, Disable threshold: at least 10 failed attempts."""
     failing = Failing()
     async with failing.service as service:
         await failing.emit(0)
         await failing.until(11)
         assert failing.failures == 8
-        failing.clock.tick(timedelta(hours=90))  # the service itself is down
+        failing.clock.tick(timedelta(hours=90))  # as if the service were down: no attempts
         await service.advance()
         assert failing.failures == 9
         assert state(service) == ("active", None)
@@ -148,7 +152,7 @@ async def test_72_hours_with_nine_failures_do_not_disable_and_the_tenth_does() -
 
 
 async def test_a_success_resets_the_72_hours() -> None:
-    """States: "failing for 72 hours"; an endpoint that has succeeded since has not been."""
+    """Interface, States: "failing for 72 hours"; a success in between starts the 72 hours again."""
     failing = Failing()
     async with failing.service as service:
         await failing.emit(0)
@@ -164,12 +168,12 @@ async def test_a_success_resets_the_72_hours() -> None:
         await failing.emit(138)
         assert failing.failures >= 10
         assert state(service) == ("active", None), "failing since hour 67"
-        await failing.emit(139.1)  # not at 72 hours to the microsecond: floats are rounded
+        await failing.emit(139.1)  # a little after 72 hours, because floats are rounded
         assert state(service) == ("disabled", "failing")
 
 
 async def test_the_endpoint_shows_the_results_of_its_attempts() -> None:
-    """Resources, Webhook endpoint: consecutiveFailures, lastSuccessAt, lastFailureAt."""
+    """Interface, Resources, Webhook endpoint: consecutiveFailures, lastSuccessAt, lastFailureAt."""
     clock = VirtualClock(datetime(2026, 5, 1, tzinfo=UTC).timestamp())
     app = Recorder(answering(204, 500, 500, 204), clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -195,11 +199,11 @@ async def test_the_endpoint_shows_the_results_of_its_attempts() -> None:
         assert service.endpoint().last_failure_at == bad.last_failure_at
 
 
-# Enabled again, or turned off by hand
+# Endpoints that a user enables again, or disables
 
 
 async def test_an_enabled_endpoint_has_no_failures() -> None:
-    """States: disabled webhook endpoint, enabled true, active."""
+    """Interface, States: disabled webhook endpoint, enabled true, active."""
     failing = Failing()
     async with failing.service as service:
         await failing.emit(0)
@@ -221,7 +225,7 @@ async def test_an_enabled_endpoint_has_no_failures() -> None:
 
 
 async def test_an_endpoint_that_is_gone_can_be_enabled_and_receives_again() -> None:
-    """States: disabled webhook endpoint | switch on in the app | always | active."""
+    """Interface, States: disabled webhook endpoint | switch on in the app | always | active."""
     app = Recorder(answering(410, 204))
     async with EmulatedService(app) as service:
         await service.emit("comment.received")
@@ -233,7 +237,7 @@ async def test_an_endpoint_that_is_gone_can_be_enabled_and_receives_again() -> N
 
 
 async def test_an_endpoint_disabled_by_hand_causes_no_notice() -> None:
-    """Resources, Gaps: disabledReason "manual" is the one value shown."""
+    """Interface, Resources, Gaps: disabledReason "manual" is the one value shown."""
     clock = VirtualClock()
     app = Recorder(500, clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -251,7 +255,7 @@ async def test_an_endpoint_disabled_by_hand_causes_no_notice() -> None:
 
 
 async def test_an_endpoint_disabled_at_the_same_moment_receives_nothing() -> None:
-    """States: disabled at once, also while an event is being delivered to others."""
+    """Interface, States: a disabled endpoint no longer receives events that are under way."""
     second = Recorder()
     async with EmulatedService(Recorder()) as service:
         other = add_endpoint(service, second).id
@@ -264,11 +268,11 @@ async def test_an_endpoint_disabled_at_the_same_moment_receives_nothing() -> Non
     assert (row.status, row.attempts) == ("failed", 0)
 
 
-# Test events
+# Test events and disabling
 
 
 async def test_a_test_event_is_never_retried() -> None:
-    """Events, Delivery behaviour: test events are never retried."""
+    """Interface, Events, Delivery behaviour: test events are never retried."""
     clock = VirtualClock()
     app = Recorder(500, clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -280,7 +284,7 @@ async def test_a_test_event_is_never_retried() -> None:
 
 
 async def test_test_events_do_not_count_toward_disabling() -> None:
-    """Events, Delivery behaviour: neither their failures nor their successes count."""
+    """Interface, Events, Delivery behaviour: neither their failures nor their successes count."""
     failing = Failing()
     async with failing.service as service:
         for hours in range(100):
@@ -298,7 +302,7 @@ async def test_test_events_do_not_count_toward_disabling() -> None:
 
 
 async def test_a_test_event_is_not_the_failure_that_disables_after_72_hours() -> None:
-    """Events, Delivery behaviour: the attempt that disables is one of an event."""
+    """Interface, Events, Delivery behaviour: a failed test event disables nothing."""
     failing = Failing()
     async with failing.service as service:
         await failing.emit(0)

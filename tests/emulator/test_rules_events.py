@@ -1,4 +1,4 @@
-"""The interface's part Events: which endpoint receives which event, and its format."""
+"""The format of events, and the endpoints that receive them: Events (interface v1)."""
 
 import base64
 import hashlib
@@ -16,6 +16,7 @@ from hookonce import Receiver, verify
 from hookonce.emulator import EmulatedService, VirtualClock
 from hookonce.emulator.rules import SUBSCRIBABLE
 from hookonce.events import EVENT_CLASSES, CommentReceived, Event, EventParser, PostTargetFailed
+from hookonce.senders import publishing
 from hookonce.verification.secrets import new_secret
 
 pytestmark = pytest.mark.anyio
@@ -46,19 +47,19 @@ def reference_accepts(one: Received, secret: str, signature: str | None = None) 
 
 
 def test_the_documented_types_can_be_subscribed_to_and_no_others() -> None:
-    """Events, Event types: six types; webhook.test cannot be subscribed to."""
+    """Interface, Events, Event types: six types; webhook.test cannot be subscribed to."""
     assert list(SUBSCRIBABLE) == DOCUMENTED
 
 
 @pytest.mark.parametrize("event_type", ["webhook.test", "post.deleted", "", "comment.*"])
 def test_a_type_that_cannot_be_subscribed_to_is_refused(event_type: str) -> None:
-    """Events, Event types: webhook.test cannot be subscribed to."""
+    """Interface, Events, Event types: webhook.test cannot be subscribed to."""
     with pytest.raises(ValueError, match=re.escape(repr(event_type))):
         EmulatedService(Recorder(), events=["comment.received", event_type])
 
 
 async def test_emit_refuses_the_test_event() -> None:
-    """Events, Event types: webhook.test is sent when a test was requested, and only then."""
+    """Interface, Events, Event types: the service sends webhook.test only on request."""
     app = Recorder()
     async with EmulatedService(app) as service:
         with pytest.raises(ValueError, match="call `test` instead"):
@@ -71,7 +72,7 @@ async def test_emit_refuses_the_test_event() -> None:
 
 @pytest.mark.parametrize("subscribed", DOCUMENTED)
 async def test_an_endpoint_receives_only_what_it_subscribed_to(subscribed: str) -> None:
-    """Events, rule 1: an endpoint receives only the events it subscribed to."""
+    """Interface, Events, rule 1: an endpoint receives only the events it subscribed to."""
     app = Recorder()
     async with EmulatedService(app, events=[subscribed]) as service:
         emitted = [await service.emit(event_type) for event_type in DOCUMENTED]
@@ -82,7 +83,9 @@ async def test_an_endpoint_receives_only_what_it_subscribed_to(subscribed: str) 
 
 
 async def test_an_event_has_the_same_id_at_every_endpoint() -> None:
-    """Events, Delivery format: webhook-id is the event id, so two endpoints see the same one."""
+    """Interface, Events, Delivery format: webhook-id is the event id, so two endpoints see the
+    same one.
+    """
     first, second, third = Recorder(), Recorder(), Recorder()
     async with EmulatedService(first) as service:
         add_endpoint(service, second)
@@ -108,7 +111,7 @@ async def test_an_event_can_be_sent_to_one_endpoint() -> None:
 
 
 async def test_an_event_is_sent_at_once() -> None:
-    """Events, rule 2: events are sent as soon as the result is known."""
+    """Interface, Events, rule 2: events are sent as soon as the result is known."""
     clock = VirtualClock(NOON)
     app = Recorder(clock=clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -121,7 +124,7 @@ async def test_an_event_is_sent_at_once() -> None:
 
 @pytest.mark.parametrize("event_type", [*DOCUMENTED, "webhook.test"])
 async def test_the_envelope_has_the_documented_fields(event_type: str) -> None:
-    """Events, Delivery format: id, type, createdAt, workspaceId and data."""
+    """Interface, Events, Delivery format: id, type, createdAt, workspaceId and data."""
     clock = VirtualClock(NOON + 0.0625)
     app = Recorder(clock=clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -144,7 +147,9 @@ async def test_the_envelope_has_the_documented_fields(event_type: str) -> None:
 
 
 async def test_a_comment_carries_its_post_and_its_parent() -> None:
-    """Events, Delivery format: for comment.received data is a Comment plus postId and parentId."""
+    """Interface, Events, Delivery format: for comment.received data is a Comment plus postId and
+    parentId.
+    """
     app = Recorder()
     async with EmulatedService(app) as service:
         await service.emit(CommentReceived, data={"text": "Olá 🍞", "parentId": "cmt_1"})
@@ -171,7 +176,7 @@ async def test_emit_sends_an_event_unchanged_or_makes_one_from_data() -> None:
 
 
 async def test_the_body_is_the_same_in_every_attempt_byte_for_byte() -> None:
-    """Events, Delivery behaviour: the nine attempts are attempts at one event."""
+    """Interface, Events, Delivery behaviour: the nine attempts are attempts at one event."""
     clock = VirtualClock()
     app = Recorder(500, clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -186,7 +191,7 @@ async def test_the_body_is_the_same_in_every_attempt_byte_for_byte() -> None:
 
 @pytest.mark.parametrize("name", ["example", "postline"])
 async def test_every_documented_header_is_there(name: str) -> None:
-    """Events, Delivery format: the table of headers."""
+    """Interface, Events, Delivery format: the table of headers."""
     clock = VirtualClock(NOON + 0.7)
     app = Recorder(answering(500, 204), clock)
     async with EmulatedService(app, clock=clock, service=name) as service:
@@ -207,7 +212,7 @@ async def test_every_documented_header_is_there(name: str) -> None:
 
 
 async def test_a_test_event_looks_like_any_other() -> None:
-    """Events, Delivery format: "every delivery" has these headers."""
+    """Interface, Events, Delivery format: "every delivery" has these headers."""
     app = Recorder()
     async with EmulatedService(app) as service:
         shown = await service.test()
@@ -219,11 +224,11 @@ async def test_a_test_event_looks_like_any_other() -> None:
     assert reference_accepts(one, secret)
 
 
-# Signature
+# The signature
 
 
 async def test_each_attempt_is_signed_with_its_own_time() -> None:
-    """Events, Delivery format: webhook-timestamp is when this attempt was signed."""
+    """Interface, Events, Delivery format: webhook-timestamp is when this attempt was signed."""
     clock = VirtualClock()
     app = Recorder(500, clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -238,7 +243,9 @@ async def test_each_attempt_is_signed_with_its_own_time() -> None:
 
 
 async def test_the_signature_is_made_as_documented() -> None:
-    """Events, Signature, rules 1 to 3: by hand, with no library of either side."""
+    """Interface, Events, Signature, rules 1 to 3: the test computes the signature without our code
+    and without a library.
+    """
     app = Recorder()
     async with EmulatedService(app) as service:
         await service.emit("comment.received", data={"text": "Olá 🍞"})
@@ -251,7 +258,7 @@ async def test_the_signature_is_made_as_documented() -> None:
 
 
 async def test_the_signed_time_is_never_rounded_up() -> None:
-    """Events, Signature, rule 2: the signed string has the webhook-timestamp in it."""
+    """Interface, Events, Signature, rule 2: the signed string contains the webhook-timestamp."""
     clock = VirtualClock(NOON + 0.9999998)
     app = Recorder(clock=clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -264,7 +271,7 @@ async def test_the_signed_time_is_never_rounded_up() -> None:
 
 @pytest.mark.parametrize("spelled", ["  {}\n", "\t{}"], ids=["blank and newline", "tab"])
 async def test_a_secret_may_be_spelled_as_a_receiver_accepts_it(spelled: str) -> None:
-    """Events, Signature, rule 1: the key is what comes after the prefix."""
+    """Interface, Events, Signature, rule 1: the key is what comes after the prefix."""
     secret = new_secret()
     receiver = Receiver(secrets=spelled.format(secret), store="memory://")
     async with EmulatedService(receiver) as service:
@@ -279,7 +286,9 @@ async def test_an_invalid_secret_is_refused() -> None:
 
 
 async def test_without_a_secret_an_application_gets_a_new_one() -> None:
-    """Resources, Webhook endpoint: the secret starts with whsec_ and is not shown later."""
+    """Interface, Resources, Webhook endpoint: the secret starts with whsec_ and is not shown
+    later.
+    """
     service, other = EmulatedService(Recorder()), EmulatedService(Recorder())
     assert service.secret().startswith("whsec_")
     assert service.secret() != other.secret()
@@ -291,7 +300,7 @@ async def test_without_a_secret_an_application_gets_a_new_one() -> None:
 
 @pytest.mark.parametrize("event_class", EVENT_CLASSES.values())
 async def test_a_receiver_hands_each_event_to_its_handler(event_class: type[Event[object]]) -> None:
-    """Events: what is sent is what ``Receiver`` takes, type by type."""
+    """Interface, Events: ``Receiver`` reads every type of event as the service sends it."""
     receiver = Receiver(secrets=new_secret(), store="memory://")
     handled: list[str] = []
 
@@ -308,8 +317,12 @@ async def test_a_receiver_hands_each_event_to_its_handler(event_class: type[Even
 
 
 def test_the_service_name_is_the_receivers_unless_given() -> None:
-    """Events, Delivery format: `<service>-event-type`; a receiver may go by the whole name."""
-    receiver = Receiver(secrets=new_secret(), store="memory://", service="acme")
+    """Interface, Events, Delivery format: `<service>-event-type`; a test may give the service
+    another name.
+    """
+    receiver = Receiver(
+        secrets=new_secret(), store="memory://", sender=publishing.with_service("acme")
+    )
     assert EmulatedService(receiver).workspace.service == "acme"
     assert EmulatedService(receiver, service="other").workspace.service == "other"
     assert EmulatedService().workspace.service == "example"

@@ -1,4 +1,4 @@
-"""The interface's Events, Delivery behaviour: secret rotation, and its limit of 24 hours."""
+"""Secret rotation and its limit of 24 hours: Events, Delivery behaviour (interface v1)."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from hookonce import Receiver, SecretError, VerificationError, verify
 from hookonce.emulator import EmulatedService, VirtualClock
 from hookonce.verification.secrets import new_secret
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(5, of="file")]
 
 DAY = 24 * 3600
 
@@ -37,7 +37,7 @@ def we_accept(one: Received, secret: str, signature: str) -> bool:
 
 
 def check_one_signature_per_secret(one: Received, secrets: Sequence[str]) -> None:
-    """Check that each signature was made with one of the secrets, and each secret made one."""
+    """Check that each secret made exactly one signature, and that there are no other signatures."""
     for accepts in (reference_accepts, we_accept):
         made = [
             [accepts(one, secret, signature) for secret in secrets] for signature in one.signatures
@@ -47,7 +47,9 @@ def check_one_signature_per_secret(one: Received, secrets: Sequence[str]) -> Non
 
 
 async def test_for_24_hours_every_event_carries_two_signatures_one_per_secret() -> None:
-    """Events, Secret rotation; Limits, Dual-signature window after rotation: 24 hours."""
+    """Interface, Events, Secret rotation; Limits, Dual-signature window after rotation: 24
+    hours.
+    """
     clock = VirtualClock()
     app = Recorder(clock=clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -75,7 +77,9 @@ async def test_for_24_hours_every_event_carries_two_signatures_one_per_secret() 
 
 
 async def test_a_retry_is_signed_with_the_secrets_of_its_own_time() -> None:
-    """Events: each attempt is signed afresh, so a rotation shows in attempts that come after it."""
+    """Interface, Events: the service signs each attempt when it makes it, so attempts after a
+    rotation use the new secret.
+    """
     clock = VirtualClock()
     app = Recorder(500, clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -93,7 +97,7 @@ async def test_a_retry_is_signed_with_the_secrets_of_its_own_time() -> None:
 
 
 async def test_a_second_rotation_leaves_the_two_newest() -> None:
-    """Events, Secret rotation: two signatures, never three."""
+    """Interface, Events, Secret rotation: two signatures, never three."""
     clock = VirtualClock()
     app = Recorder(clock=clock)
     async with EmulatedService(app, clock=clock) as service:
@@ -145,7 +149,7 @@ async def test_the_new_secret_can_be_chosen_and_is_checked() -> None:
 async def test_a_receiver_has_24_hours_to_get_the_new_secret(
     hours: float, knows: str, status: int
 ) -> None:
-    """Events, Signature, rule 4: one match is enough."""
+    """Interface, Events, Signature, rule 4: one match is enough."""
     clock = VirtualClock()
     old, new = new_secret(), new_secret()
     known = {"old": old, "new": new}.get(knows, new_secret())

@@ -23,19 +23,24 @@ async def here() -> AsyncIterator[Bakery]:
         yield place
 
 
-# every mode
+# The modes of a post
 
 
 async def test_a_draft_is_never_published(here: Bakery) -> None:
-    """States: "create with mode draft | always accepted | draft | nothing is published"."""
+    """Interface, States: "create with mode draft | always accepted | draft | nothing is
+    published".
+    """
     post = await here.create("draft", *BOTH)
     await here.service.advance(days=400)
     assert await here.states(post) == ("draft", ["pending", "pending"])
-    assert (post, here.told()) == (post, [("post.target.published", ONE)])  # the Christmas post
+    # Meanwhile the service published only the scheduled Christmas post.
+    assert (post, here.told()) == (post, [("post.target.published", ONE)])
 
 
 async def test_mode_now_publishes_each_target_and_sends_its_event(here: Bakery) -> None:
-    """Rule 2: the result is read from the post "or received as webhook events"; Events, rule 2."""
+    """Interface, Rule 2: the result is read from the post "or received as webhook events";
+    Events, rule 2.
+    """
     post = await here.create("now", *BOTH)
     assert await here.states(post) == ("publishing", ["queued", "queued"])
     seen = set()
@@ -55,7 +60,9 @@ async def test_mode_now_publishes_each_target_and_sends_its_event(here: Bakery) 
 
 
 async def test_a_scheduled_post_is_published_at_its_time_and_not_before(here: Bakery) -> None:
-    """States: create with mode schedule; Post input: "Required when mode is schedule"."""
+    """Interface, States: create with mode schedule; Post input: "Required when mode is
+    schedule".
+    """
     post = await here.create("schedule", scheduledAt=iso(3600))
     await here.service.advance(seconds=3599)
     assert await here.states(post) == ("scheduled", ["pending"])
@@ -66,18 +73,18 @@ async def test_a_scheduled_post_is_published_at_its_time_and_not_before(here: Ba
 
 
 async def test_mode_queue_publishes_in_the_next_slot(here: Bakery) -> None:
-    """Mode semantics: "queue takes the next free slot", in the workspace's time zone."""
+    """Interface, Mode semantics: "queue takes the next free slot", in the workspace's time zone."""
     post = await here.create("queue")
     assert (await here.post(post))["scheduledAt"] == "2026-11-23T09:00:00.000Z"
     await here.service.advance(days=2)
     assert (await here.states(post))[0] == "published"
 
 
-# results
+# Results of publishing
 
 
 async def test_a_post_that_fails_everywhere_is_failed_and_says_why(here: Bakery) -> None:
-    """Events: post.target.failed, "Publishing to one channel failed for good"."""
+    """Interface, Events: post.target.failed, "Publishing to one channel failed for good"."""
     here.service.faults.platform_fails(code="media.rejected", message="Too dark.")
     post = await here.create("now", *BOTH)
     await here.service.advance(minutes=1)
@@ -89,7 +96,7 @@ async def test_a_post_that_fails_everywhere_is_failed_and_says_why(here: Bakery)
 
 
 async def test_a_post_that_fails_on_one_channel_is_partial(here: Bakery) -> None:
-    """States: partial; each target has its own status and error."""
+    """Interface, States: partial; each target has its own status and error."""
     here.service.faults.platform_fails("ch_tube")
     post = await here.create("now", *BOTH)
     await here.service.advance(minutes=1)
@@ -98,7 +105,7 @@ async def test_a_post_that_fails_on_one_channel_is_partial(here: Bakery) -> None
 
 
 async def test_a_retried_target_sends_no_event_before_its_last_try(here: Bakery) -> None:
-    """Events: "Attempts that will be retried are not sent"."""
+    """Interface, Events: "Attempts that will be retried are not sent"."""
     here.service.faults.platform_fails(for_good=False, times=2)
     post = await here.create("now")
     await here.service.advance(minutes=2)
@@ -127,7 +134,7 @@ async def test_a_slow_platform_keeps_a_post_publishing(here: Bakery) -> None:
 
 
 async def test_if_time_flows_a_slow_platform_delays_a_reply() -> None:
-    """Rule 3: "Replying to a comment is synchronous"."""
+    """Interface, Rule 3: "Replying to a comment is synchronous"."""
     async with bakery(speed=100) as here:
         here.service.faults.platform_is_slow("ch_tube", seconds=30)
         loop = asyncio.get_running_loop()
@@ -138,7 +145,9 @@ async def test_if_time_flows_a_slow_platform_delays_a_reply() -> None:
 
 
 async def test_a_failed_target_is_retried_and_no_other(here: Bakery) -> None:
-    """States: "failed target | retry | re-attempted"; post.target_not_retryable | 409."""
+    """Interface, States: "failed target | retry | re-attempted"; post.target_not_retryable |
+    409.
+    """
     here.service.faults.platform_fails("ch_tube", times=1)
     post = await here.create("now", *BOTH)
     await here.service.advance(minutes=1)
@@ -154,7 +163,9 @@ async def test_a_failed_target_is_retried_and_no_other(here: Bakery) -> None:
 
 
 async def test_a_failed_post_can_be_replaced_published_again_and_deleted(here: Bakery) -> None:
-    """States: "draft or another unpublished state | delete | not going out | removed"."""
+    """Interface, States: "draft or another unpublished state | delete | not going out |
+    removed".
+    """
     here.service.faults.platform_fails(times=2)
     first, second = await here.create("now"), await here.create("now")
     await here.service.advance(minutes=1)
@@ -168,7 +179,7 @@ async def test_a_failed_post_can_be_replaced_published_again_and_deleted(here: B
 
 
 async def test_publishing_a_draft_right_away_runs_the_checks_of_scheduling(here: Bakery) -> None:
-    """Versioning 6; Endpoints: `error.details.validations`."""
+    """Interface, Versioning 6; Endpoints: `error.details.validations`."""
     post = await here.create("draft", "ch_tube", mediaIds=[])
     error = checked_error(
         await here.api.post(f"/v1/posts/{post}/publish"), 422, "validation.failed"
@@ -178,13 +189,13 @@ async def test_publishing_a_draft_right_away_runs_the_checks_of_scheduling(here:
     assert (await here.states(post))[0] == "draft"
 
 
-# what is withdrawn
+# Posts that are withdrawn
 
 
 async def test_a_scheduled_post_that_is_deleted_or_made_a_draft_is_never_published(
     here: Bakery,
 ) -> None:
-    """States: delete; Post input: "draft saves without publishing"."""
+    """Interface, States: delete; Post input: "draft saves without publishing"."""
     deleted = await here.create("schedule", scheduledAt=iso(60))
     drafted = await here.create("schedule", scheduledAt=iso(60))
     moved = await here.create("schedule", scheduledAt=iso(60))
@@ -202,7 +213,7 @@ async def test_a_scheduled_post_that_is_deleted_or_made_a_draft_is_never_publish
 
 
 async def test_a_post_is_rescheduled_unless_it_waits_for_approval(here: Bakery) -> None:
-    """States: "pending_approval | reschedule | before approval | unchanged"."""
+    """Interface, States: "pending_approval | reschedule | before approval | unchanged"."""
     post = await here.create("schedule", scheduledAt=iso(60))
     here.service.app.reschedule(post, here.service.now + timedelta(hours=2))
     await here.service.advance(hours=1)
@@ -215,7 +226,7 @@ async def test_a_post_is_rescheduled_unless_it_waits_for_approval(here: Bakery) 
         assert (caught.value.status, caught.value.body.code) == (409, code)
 
 
-# approval
+# Approval of posts
 
 
 @pytest.mark.parametrize(
@@ -229,7 +240,7 @@ async def test_a_post_is_rescheduled_unless_it_waits_for_approval(here: Bakery) 
 async def test_a_contributors_post_is_published_after_approval(
     here: Bakery, mode: str, changes: dict[str, str], afterwards: str
 ) -> None:
-    """Authentication 7: "A contributor's scheduled post waits for approval"."""
+    """Interface, Authentication 7: "A contributor's scheduled post waits for approval"."""
     body = {"mode": mode, "caption": "May I?", "targets": [{"channelId": ONE}], **changes}
     response = await here.as_role("contributor", "POST", "/v1/posts", body)
     data = response.json()["data"]
@@ -245,7 +256,7 @@ async def test_a_contributors_post_is_published_after_approval(
 async def test_an_approved_post_whose_time_has_passed_is_published_at_once(
     here: Bakery,
 ) -> None:
-    await here.service.advance(days=30)  # the time of the one that waits has passed
+    await here.service.advance(days=30)  # the scheduled time of the waiting post has passed
     assert here.service.app.post("post_waiting").status == "pending_approval"
     assert here.service.app.approve("post_waiting").scheduled_at is not None
     await here.service.advance(minutes=1)
@@ -273,7 +284,7 @@ async def test_a_rejected_post_is_a_draft_again(here: Bakery) -> None:
 @pytest.mark.parametrize("role", ["editor", "admin"])
 async def test_an_editors_post_needs_no_approval(here: Bakery, role: str) -> None:
     body = {"mode": "schedule", "caption": "So.", "scheduledAt": iso(60)}
-    body["targets"] = [{"channelId": ONE}]  # type: ignore[assignment] # a body is of any JSON
+    body["targets"] = [{"channelId": ONE}]  # type: ignore[assignment] # a body may hold any JSON
     response = await here.as_role(role, "POST", "/v1/posts", body)
     assert response.json()["data"]["status"] == "scheduled"
 
@@ -284,13 +295,15 @@ async def test_a_contributors_draft_needs_no_approval(here: Bakery) -> None:
     assert response.json()["data"]["status"] == "draft"
 
 
-# channels
+# Broken and disconnected channels
 
 
 async def test_a_broken_channel_holds_scheduled_posts_until_it_is_reconnected(
     here: Bakery,
 ) -> None:
-    """States: "holds anything scheduled to it until it is reconnected"; channel.unhealthy."""
+    """Interface, States: "holds anything scheduled to it until it is reconnected";
+    channel.unhealthy.
+    """
     post = await here.create("schedule", *BOTH, scheduledAt=iso(3600))
     draft = await here.create("draft")
     await here.service.app.break_channel(ONE, reason="The password was changed.")
@@ -332,7 +345,7 @@ async def test_a_queued_target_is_held_and_a_publishing_target_is_not(here: Bake
 
 
 async def test_a_disconnected_channel_sends_an_event_and_leaves_the_list(here: Bakery) -> None:
-    """Events: channel.disconnected; Endpoints: "excluded by default"."""
+    """Interface, Events: channel.disconnected; Endpoints: "excluded by default"."""
     await here.service.app.disconnect(ONE)
     assert here.told() == [("channel.disconnected", ONE)]
     listed = (await here.api.get("/v1/channels")).json()["data"]
@@ -355,7 +368,7 @@ async def test_a_post_to_a_channel_that_is_not_active_is_held_from_the_start(
     assert (await here.states(post))[0] == "published"
 
 
-# seeds and tables
+# Seeds of results, results without a webhook, and invalid faults
 
 
 async def test_the_same_seed_brings_the_same_results() -> None:

@@ -1,4 +1,4 @@
-"""Uploads: the upload procedure in Endpoints: Media (interface v1)."""
+"""The upload procedure: Endpoints, Media (interface v1)."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -36,7 +36,7 @@ async def here() -> AsyncIterator[Bakery]:
 
 @pytest.fixture
 async def outside(here: Bakery) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client without a key."""
+    """Yield a client that sends no key."""
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(here.service.api)) as client:
         yield client
 
@@ -52,7 +52,7 @@ async def started(here: Bakery, content: bytes = PNG, mime: str = "image/png") -
 async def send(
     outside: httpx2.AsyncClient, upload: dict[str, Any], content: bytes, **changes: Any
 ) -> httpx2.Response:
-    """Send bytes as the upload requires, with these changes."""
+    """Send the request that the upload describes, with these changes."""
     request = {"method": upload["method"], "url": upload["uploadUrl"], "headers": upload["headers"]}
     return await outside.request(**{**request, "content": content, **changes})
 
@@ -61,7 +61,9 @@ async def send(
 async def test_a_file_of_every_accepted_type_can_be_uploaded(
     here: Bakery, outside: httpx2.AsyncClient, mime: str
 ) -> None:
-    """Media: "JPEG, PNG, WebP, HEIC, MP4, QuickTime, WebM"; States: uploading, then ready."""
+    """Interface, Media: "JPEG, PNG, WebP, HEIC, MP4, QuickTime, WebM"; States: uploading, then
+    ready.
+    """
     content = STARTS[mime]
     upload = await started(here, content, mime)
     assert upload["method"] == ("PUT" if mime.startswith("image/") else "POST")
@@ -87,7 +89,9 @@ def test_a_file_of_one_type_does_not_fit_another() -> None:
 async def test_media_without_bytes_cannot_be_completed(
     here: Bakery, outside: httpx2.AsyncClient
 ) -> None:
-    """Upload procedure: (2) comes before (3); the refusal is silent, so chosen."""
+    """Interface, Upload procedure: step (2) comes before step (3); the interface does not say how
+    step (3) alone is refused.
+    """
     upload = await started(here)
     path = f"/v1/media/{upload['mediaId']}/complete"
     checked_error(await here.api.post(path), 409, "media.not_uploaded")
@@ -114,7 +118,7 @@ async def test_media_without_bytes_cannot_be_completed(
 async def test_the_storage_accepts_only_the_announced_request(
     here: Bakery, outside: httpx2.AsyncClient, changes: dict[str, Any], status: int
 ) -> None:
-    """Upload procedure: "with the method and the headers given"."""
+    """Interface, Upload procedure: "with the method and the headers given"."""
     upload = await started(here)
     refused = await send(outside, upload, **{"content": PNG, **changes})
     checked_error(refused, status, "storage.refused")
@@ -122,7 +126,7 @@ async def test_the_storage_accepts_only_the_announced_request(
 
 
 async def test_the_storage_refuses_a_key(here: Bakery, outside: httpx2.AsyncClient) -> None:
-    """Upload procedure: "directly to storage (the bytes never pass through the API)"."""
+    """Interface, Upload procedure: "directly to storage (the bytes never pass through the API)"."""
     upload = await started(here)
     key = here.service.new_key()
     for header in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}):
@@ -145,7 +149,7 @@ async def test_an_address_is_valid_for_an_hour_or_until_the_upload_is_complete(
 
 
 async def test_a_failed_upload_cannot_be_completed() -> None:
-    """States: Media: uploading, ready, failed."""
+    """Interface, States: Media: uploading, ready, failed."""
     from hookonce.emulator.described import DescribedMedia
 
     failed = DescribedMedia(

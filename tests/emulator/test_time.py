@@ -32,7 +32,7 @@ def receiver_with(clock: Callable[[], float] = system_clock) -> Receiver:
 
 @asynccontextmanager
 async def no_task_left() -> AsyncIterator[None]:
-    """Check at the end of the block that every task begun in it has ended."""
+    """Check after the block that every task begun in the block has ended."""
     before = asyncio.all_tasks()
     yield
     left = asyncio.all_tasks() - before
@@ -60,28 +60,30 @@ def test_a_virtual_clock_starts_now_by_default() -> None:
         assert VirtualClock()() == NOON.timestamp()
 
 
-# Moved by the test
+# Time that a test moves
 
 
 async def test_nothing_happens_before_its_time_and_no_real_time_passes() -> None:
-    """Events, Delivery behaviour: the 23 hours of a schedule, in a loop that never waits."""
+    """Interface, Events, Delivery behaviour: the 23 hours of a schedule, in a loop that never
+    waits.
+    """
     loop = asyncio.get_running_loop()
     delays: list[float] = []
     real = loop.call_at
 
     def call_at(when: float, *args: object, **named: object) -> asyncio.TimerHandle:
         delays.append(when - loop.time())
-        return real(when, *args, **named)  # type: ignore[arg-type]  # passed on as they are
+        return real(when, *args, **named)  # type: ignore[arg-type]  # the arguments are passed on unchanged
 
     clock = VirtualClock()
     app = Recorder(500, clock)
-    loop.call_at = call_at  # type: ignore[method-assign]  # to see every timer
+    loop.call_at = call_at  # type: ignore[method-assign]  # the test records every timer
     try:
         async with EmulatedService(app, clock=clock) as service:
             await service.emit("comment.received")
             await service.advance(hours=26)
     finally:
-        loop.call_at = real  # type: ignore[method-assign]  # as it was
+        loop.call_at = real  # type: ignore[method-assign]  # restore the loop's own method
     assert len(app.received) == 9
     assert delays, "the ten seconds of each attempt"
     assert all(9 < delay <= 10 for delay in delays), "no timer but that of an answer"
@@ -142,11 +144,11 @@ async def test_many_small_steps_keep_the_service_and_its_clock_together() -> Non
         assert service.now.timestamp() == pytest.approx(clock(), abs=2e-6)
 
 
-# Shared with a receiver
+# Time shared with a receiver
 
 
 async def test_a_receiver_on_the_same_clock_accepts_every_attempt() -> None:
-    """Events, Signature, rule 5: a timestamp more than five minutes away is rejected."""
+    """Interface, Events, Signature, rule 5: a timestamp more than five minutes away is rejected."""
     clock = VirtualClock()
     receiver = receiver_with(clock)
     ran_at = []
@@ -168,7 +170,9 @@ async def test_a_receiver_on_the_same_clock_accepts_every_attempt() -> None:
 
 
 async def test_with_the_systems_clock_a_receiver_accepts_the_attempt_of_hour_23() -> None:
-    """The clock is not shared: the receiver and the signatures stay in the present."""
+    """Without a shared clock, the service signs with the system's time, so the receiver accepts the
+    attempt.
+    """
     receiver = receiver_with()
     ran = []
 
@@ -201,7 +205,7 @@ async def test_a_given_clock_function_determines_the_signed_time() -> None:
     assert [one.timestamp for one in app.received] == [1_800_000_000]
 
 
-# Frozen by freezegun
+# Time frozen by freezegun
 
 
 async def test_frozen_time_moves_with_advance() -> None:
@@ -254,12 +258,12 @@ async def test_advance_notices_time_that_the_test_moved(source: str) -> None:
             )
 
 
-# What is delivered to may speak to the service
+# Receivers may call the service
 
 
 @pytest.mark.parametrize("by", ["emit", "advance", "flow"])
 async def test_a_handler_can_make_the_service_emit(by: str) -> None:
-    """This does not deadlock, and the emitted event is delivered."""
+    """The handler does not deadlock, and the event is delivered."""
     receiver = receiver_with()
     handled: list[str] = []
 
@@ -296,7 +300,7 @@ async def test_events_can_be_emitted_at_the_same_time() -> None:
     assert app.most_at_once > 1
 
 
-# Flowing
+# Time that flows by itself
 
 
 SPEED = 100_000
@@ -304,7 +308,7 @@ DAY = 86_400
 
 
 async def test_flowing_time_runs_the_whole_schedule_over_http() -> None:
-    """Events, Delivery behaviour: 23 hours in a second, to a real server."""
+    """Interface, Events, Delivery behaviour: 23 hours in a second, to a real server."""
     app = Recorder(500)
     async with (
         no_task_left(),
@@ -334,7 +338,9 @@ async def test_settle_waits_for_later_attempts_in_flowing_time() -> None:
 
 
 async def test_at_any_speed_all_times_are_those_of_the_clock() -> None:
-    """The receiver has the same clock, so it can compare every time with its own."""
+    """The service's times are those of the system's clock, so a receiver can compare them with its
+    own clock.
+    """
     app = Recorder(answering(500, 204))
     begun = system_clock()
     async with EmulatedService(app, speed=10_000, plan="agency") as service:
@@ -343,7 +349,7 @@ async def test_at_any_speed_all_times_are_those_of_the_clock() -> None:
         async with httpx2.AsyncClient(
             transport=transport, base_url="https://service.test", headers={"x-api-key": key}
         ) as api:
-            await asyncio.sleep(0.1)  # 1000 seconds of a clock that runs at this speed
+            await asyncio.sleep(0.1)  # at this speed, 1000 seconds of the service
             event = await service.emit("comment.received")
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await service.settle()
@@ -358,6 +364,7 @@ async def test_at_any_speed_all_times_are_those_of_the_clock() -> None:
             quota = await api.get("/v1/me")
             service.leave_quota(0)
             refused = await api.get("/v1/me")
+    assert isinstance(event, CommentReceived)
     first, *_ = service.attempts(event.id)
     moments = {
         "the event": event.created_at.timestamp(),
@@ -374,10 +381,10 @@ async def test_at_any_speed_all_times_are_those_of_the_clock() -> None:
     assert first.timestamp == int(first.at_unix)
     assert abs(moment(log["createdAt"]) - event.created_at.timestamp()) < 1
     assert listed["id"] == event.data.id
-    # A day of the quota is as much shorter as every other wait.
+    # The speed shortens the quota's day by the same factor as every wait.
     reset = int(quota.headers["x-ratelimit-reset"])
     assert begun <= reset <= ended + DAY / 10_000 + 1
-    assert int(refused.headers["retry-after"]) <= DAY / 10_000 + 1
+    assert int(refused.headers["retry-after"]) <= DAY / 10_000 + 2  # two times are rounded up
 
 
 def moment(shown: str | datetime | None) -> float:
@@ -396,10 +403,10 @@ async def test_a_speed_shortens_rotations_the_log_and_disabling() -> None:
         await service.emit("comment.received")
         await until(lambda: app.received)
         assert len(service.deliveries()) == 1
-        service.disable()  # gives up the delivery, so that the log may drop it
+        service.disable()  # the log drops only deliveries that have ended
         clock[0] += 14.1 * DAY / 1000
         assert service.deliveries() == []
-        assert not row.is_failing_too_long(clock[0], 72 * 3600 / 1000), "too few attempts"
+        assert not row.is_failing_too_long(clock[0], 72 * 3600 / 1000, 10), "too few attempts"
 
 
 async def test_advance_refuses_to_move_flowing_time() -> None:
@@ -415,7 +422,7 @@ def test_a_speed_is_a_number_above_0(speed: float) -> None:
 
 
 def test_a_movable_clock_with_a_speed_is_refused() -> None:
-    """Later attempts would never come, and no error would say why."""
+    """With a movable clock, the service would never retry, and would report no error."""
     with pytest.raises(ValueError, match="does not flow"):
         EmulatedService(Recorder(), clock=VirtualClock(), speed=10)
 
@@ -430,7 +437,7 @@ async def test_settle_returns_at_once_if_nothing_is_planned() -> None:
 
 
 class Stuck(Recorder):
-    """Answers only when the test releases it."""
+    """A recorder that answers only after the test has released it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -445,7 +452,7 @@ class Stuck(Recorder):
 
 
 async def test_a_service_under_load_goes_on_after_an_endpoint_is_disabled() -> None:
-    """Waiting work may be cancelled, because its endpoint was disabled."""
+    """Disabling an endpoint may cancel waiting work, which must not stop the service."""
     app = Stuck()
     async with asyncio.timeout(PATIENCE_SECONDS), EmulatedService(app, speed=1) as service:
         for _ in range(150):
@@ -463,7 +470,7 @@ async def test_a_service_under_load_goes_on_after_an_endpoint_is_disabled() -> N
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_settle_never_misses_new_work(turns: int) -> None:
-    """At every moment of the timeline's own loop."""
+    """New work may arrive at any step of the timeline's loop; ``turns`` chooses the step."""
     done = asyncio.Event()
 
     async def work() -> None:
@@ -487,7 +494,7 @@ async def test_settle_never_misses_new_work(turns: int) -> None:
             await settled
 
 
-# Leaving
+# The end of the service
 
 
 async def in_process(speed: float | None) -> None:
@@ -503,7 +510,7 @@ async def over_http(speed: float | None) -> None:
     app = Stuck()
     async with serving(app) as site:
         async with EmulatedService(site.url, speed=speed, answer_seconds=0.2) as service:
-            while not app.begun:  # a busy machine may give up an attempt before it arrives
+            while not app.begun:  # an attempt may time out before it arrives: emit again
                 await service.emit("comment.received")
                 await asyncio.sleep(0.01)
         app.is_free.set()
@@ -535,7 +542,7 @@ async def test_closing_cancels_all_tasks(
 
 
 async def test_closing_cancels_a_running_attempt() -> None:
-    """The receiver finishes its request; the service does not wait for the answer."""
+    """The receiver still finishes its request, but the service does not wait for the answer."""
     app = Stuck()
     async with (
         asyncio.timeout(PATIENCE_SECONDS),

@@ -52,7 +52,7 @@ def no_others() -> AbstractAsyncContextManager[Transport]:
 
 @contextmanager
 def nothing_reported() -> Iterator[None]:
-    """Check that the loop reports no error that nobody awaited."""
+    """Check that the event loop reports no unhandled error."""
     reported: list[dict[str, object]] = []
     loop = asyncio.get_running_loop()
     before = loop.get_exception_handler()
@@ -65,7 +65,7 @@ def nothing_reported() -> Iterator[None]:
     assert reported == []
 
 
-# The network
+# Simulated network faults
 
 
 async def brought(body: bytes, network: Network) -> list[bytes]:
@@ -96,11 +96,11 @@ async def test_a_broken_body_ends_in_its_middle(body: bytes) -> None:
     assert 0 < len(arrived) < len(body)
 
 
-# What both transports do
+# Behaviour of both transports
 
 
 class Anywhere:
-    """An application, reached in this process or by HTTP."""
+    """An application that a test reaches in this process or over HTTP."""
 
     def __init__(self, by: str, app: object) -> None:
         self.by, self.app = by, app
@@ -178,7 +178,7 @@ async def test_an_application_that_raises_has_answered_500(by: str) -> None:
 
 
 async def test_an_application_may_have_no_lifespan(by: str) -> None:
-    """Django, for example, raises at every scope other than a request."""
+    """Django, for example, raises for every ASGI scope except that of a request."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -188,7 +188,7 @@ async def test_an_application_may_have_no_lifespan(by: str) -> None:
     assert await Anywhere(by, app).post() == (200, b"fine")
 
 
-# In this process
+# Applications in this process
 
 
 async def test_the_lifespan_of_an_application_runs_around_it() -> None:
@@ -263,7 +263,7 @@ async def test_an_application_receives_only_at_its_path() -> None:
     assert [one.path for one in mine.received] == ["/hooks/in"]
 
 
-# Over HTTP
+# Applications over HTTP
 
 
 async def test_a_refused_connection_is_one_connection_error() -> None:
@@ -288,6 +288,21 @@ async def test_a_cancelled_request_leaves_nothing_behind(network: Network) -> No
                 sending.cancel()
                 await asyncio.wait({sending})
             assert asyncio.all_tasks() == before
+
+
+async def test_no_request_waits_until_others_have_ended() -> None:
+    """The receiver answers only when all requests have arrived."""
+    arrived = asyncio.Barrier(150)
+
+    async def answer(_: Request) -> Response:
+        await arrived.wait()
+        return Response(status_code=204)
+
+    app = Starlette(routes=[Route("/", answer, methods=["POST"])])
+    async with serving(app) as site, OverHttp() as outside, asyncio.timeout(PATIENCE_SECONDS):
+        calls = [outside.post(request_to(f"{site.url}/")) for _ in range(arrived.parties)]
+        answers = await asyncio.gather(*calls)
+    assert {one.status for one in answers} == {204}
 
 
 @pytest.mark.parametrize(

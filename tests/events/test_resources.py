@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from hookonce import resources
 from hookonce.resources import Comment, Page, PostInput, ReceivedComment, Resource, WebhookEndpoint
 
-# The interface's tables, with its words: "or null" may be null or absent; "may be absent" is
-# what does not exist yet (or, in an input, need not be sent). All else is always there.
+# The interface's tables in its own words. A field marked "or null" may be null or absent. A field
+# marked "may be absent" does not exist yet, or is optional in an input. Every other field is always
+# present.
 TABLES = {
     "Workspace": "id: string; slug: string; name: string; timezone: string; plan: Plan",
     "ApiKey": "id: string; name: string; prefix: string; role: KeyRole",
@@ -121,7 +122,7 @@ TABLES = {
     "Me": "workspace: Workspace; key: ApiKey; limits: RequestLimits",
 }
 
-# Fields whose presence follows a rule of their own; each has a test of its own below.
+# Fields with a special rule for when they are present; each has its own test below.
 SPECIAL: dict[str, dict[str, Any]] = {
     "Me": {"features": {"beta": {"on": [True, None]}}},
     "ErrorBody": {"details": {"validations": [{"x": 1}]}},
@@ -149,7 +150,7 @@ ENUMS = {
 
 
 class Field(NamedTuple):
-    """One row of a table."""
+    """A row of the interface's field tables."""
 
     model: type[Resource]
     wire_name: str
@@ -172,7 +173,7 @@ def parse(model_name: str) -> list[Field]:
 
 
 def value_of(kind: str) -> Any:
-    """A value that the service might send in a field of this kind."""
+    """Return a value that the service might send in a field of this kind."""
     if item := kind.removeprefix("array of ") if kind.startswith("array of ") else None:
         return [value_of(item)]
     if kind in TABLES:
@@ -195,7 +196,7 @@ def wrong_for(kind: str) -> Any:
 
 
 def full(model_name: str) -> dict[str, Any]:
-    """A resource with every field of its table, as the service would send it."""
+    """Return a resource with every field of its table, as the service would send it."""
     rows = {field.wire_name: value_of(field.kind) for field in parse(model_name)}
     return rows | SPECIAL.get(model_name, {})
 
@@ -215,7 +216,7 @@ every_enum_field = pytest.mark.parametrize(
 
 
 def canonical(document: str | bytes) -> str:
-    """Return a form that is equal for equal documents, and differs for 1 and 1.0."""
+    """Return a JSON text that is equal for equal documents, but different for 1 and 1.0."""
     return json.dumps(json.loads(document), sort_keys=True)
 
 
@@ -231,7 +232,7 @@ def test_every_resource_is_in_a_table_and_every_table_is_of_a_resource() -> None
 
 
 @every_model
-def test_every_field_of_the_interface_is_there_under_its_wire_name_and_no_other(name: str) -> None:
+def test_every_resource_has_exactly_the_fields_of_the_interface(name: str) -> None:
     model: type[Resource] = getattr(resources, name)
     assert {field.alias for field in model.model_fields.values()} == set(full(name))
 
@@ -311,7 +312,8 @@ def test_unknown_fields_are_kept_at_every_depth_and_written_back(name: str) -> N
             return [add_unknown(item) for item in value]
         if isinstance(value, dict):
             news = {"newField": {"deepNumber": 1.0, "snake_too": None}, "snake_field": [2]}
-            # The headers of an upload are whatever the storage wants, each a string.
+            # An upload's headers get no unknown fields: the storage chooses them, and each must be
+            # a string.
             return {k: v if k == "headers" else add_unknown(v) for k, v in value.items()} | news
         return value
 
@@ -557,7 +559,7 @@ def test_an_error_message_never_shows_what_was_sent() -> None:
     ],
     ids=lambda raw: repr(raw[:30]),
 )
-def test_json_that_does_not_fit_is_a_validation_error(raw: bytes) -> None:
+def test_json_that_does_not_fit_a_resource_is_a_validation_error(raw: bytes) -> None:
     complete = json.dumps(full("WebhookDelivery"))[:-1].encode() + b", " + raw[1:]
     body = complete if raw[:1] == b"{" else raw
     with pytest.raises(ValidationError):
@@ -575,7 +577,11 @@ JSON = st.recursive(
 )
 OPTIONAL_TEXT = st.none() | st.text()
 SERVICE_INSTANT = st.datetimes().map(lambda moment: moment.isoformat(timespec="milliseconds") + "Z")
-PYTHON_NAMES = set(ReceivedComment.model_fields)
+DOCUMENTED = {
+    name
+    for python_name, field in ReceivedComment.model_fields.items()
+    for name in (python_name, field.alias)
+}
 COMMENTS = st.fixed_dictionaries(
     {
         "id": st.text(),
@@ -594,8 +600,9 @@ COMMENTS = st.fixed_dictionaries(
         "parentId": OPTIONAL_TEXT,
     },
 )
-# A name that Python knows a field by would be read as that field.
-UNKNOWN = st.dictionaries(st.text().filter(lambda key: key not in PYTHON_NAMES), JSON)
+# Exclude both names of each documented field, because its value must have the documented type.
+# Hypothesis takes texts from the source, so it may draw these names.
+UNKNOWN = st.dictionaries(st.text().filter(lambda key: key not in DOCUMENTED), JSON)
 
 
 @given(COMMENTS, UNKNOWN, st.booleans())
@@ -607,7 +614,7 @@ def test_a_comment_with_any_other_fields_is_written_back_as_it_came(
     assert canonical(comment.model_dump_json(exclude_unset=True)) == canonical(raw)
 
 
-@settings(max_examples=20)  # each may be a large object, which takes long to make up
+@settings(max_examples=20)  # examples may be large, and slow to build
 @given(st.dictionaries(st.sampled_from(list(full("PostTarget"))) | st.text(), JSON))
 def test_any_object_is_read_or_is_a_validation_error(anything: dict[str, Any]) -> None:
     raw = json.dumps(full("PostTarget") | anything)

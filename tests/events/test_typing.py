@@ -1,4 +1,4 @@
-"""User code over events passes pyright's strict checks; mypy is tested beside `on`.
+"""User code that reads events passes pyright's strict checks.
 
 The checker is basedpyright, which is pyright in a wheel, with pyright's own strict rules.
 """
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.type_checkers import need_pyright
 
 import hookonce
 
@@ -76,7 +77,7 @@ told(unwrap(b"", {}, "whsec_"))
 
 @pytest.mark.full("4 s")
 def test_functions_and_matches_over_events_check_under_pyright(tmp_path: Path) -> None:
-    pytest.importorskip("basedpyright", reason="basedpyright is not installed")
+    need_pyright()
     (tmp_path / "snippet.py").write_text(SNIPPET)
     source = str(Path(hookonce.__file__ or "").parents[1])
     settings = {"typeCheckingMode": "strict", "pythonVersion": "3.11", "extraPaths": [source]}

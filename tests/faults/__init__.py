@@ -1,1 +1,1 @@
-"""Faults in real processes and servers: what was acknowledged is handled, and nothing twice."""
+"""Faults in real processes and servers: each acknowledged event is handled, and only once."""

@@ -1,4 +1,4 @@
-"""What a scenario works with: processes, a sender, a store, and the count at the end."""
+"""The tools of a fault scenario: processes, a sender, a store, and the count at the end."""
 
 from __future__ import annotations
 
@@ -7,46 +7,51 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import apsw
 from support.redis_servers import VALKEY_SERVER, RedisServer, redis_server
 from support.waiting import until_async
 
 from hookonce import Inbox, Receiver
+from hookonce.senders.built_in import BUILT_IN
 from hookonce.verification.secrets import new_secret
 
-from .fleet import Fleet, fleet
+from .fleet import Fleet, Member, fleet
 from .journal import Line, judge, now_ns, read_journal
 from .program import ANSWER_SECONDS, Settings, shifted_clock
-from .sender import Sender
+from .sender import FORGED, Sender
 
-__all__ = ["Bench", "Figures", "bench", "folder", "persistent_server"]
+__all__ = ["Bench", "Figures", "bench", "bench_of_pairs", "folder", "persistent_server"]
 
 _DRAIN_SECONDS = 60.0
+# At `SPEED`, the longest retry schedule of the built-in senders lasts 68 seconds.
+_SCHEDULE_SECONDS = 75.0
 _SAMPLE = 100
+_FORGING = 0.3
 _EXPECTED_STATUSES = {200, 202, 503}
 
 
 @dataclass
 class Figures:
-    """What was measured, and what was wrong.
+    """The measurements of a scenario, and its violations.
 
     Attributes:
-        scenario: its name.
-        events: how many were acknowledged.
-        deliveries: how many requests were sent.
-        kills: how many processes were killed.
-        faults: how often something else was done to them or to a server.
-        again: runs of a handler beyond its first, by what explains them.
-        lost: acknowledged events that were not handled.
-        unexplained: runs beyond the first that nothing explains.
-        seconds: how long it took, without the start of the processes.
-        violations: what must not be, each as a sentence.
-        remark: what else there is to say.
+        scenario: the scenario's name.
+        events: the number of acknowledged events.
+        deliveries: the number of requests.
+        kills: the number of killed processes.
+        faults: the number of all other faults.
+        again: the number of repeated runs of handlers, by their reason.
+        lost: the number of acknowledged events that were not handled.
+        unexplained: the number of repeated runs without a reason.
+        seconds: the duration, without the start of the processes.
+        violations: the broken promises, each as a sentence.
+        remark: a further result to print.
 
     """
 
@@ -65,16 +70,16 @@ class Figures:
 
 @dataclass
 class Bench:
-    """Everything that one scenario works with.
+    """The processes, the sender and the figures of one scenario.
 
     Attributes:
-        here: a folder that goes with it.
-        settings: of its processes.
-        fleet: its processes.
-        sender: sends to them.
-        chance: decides when what happens.
-        figures: what comes out.
-        statuses: further answers that this scenario's sender may get.
+        here: the scenario's folder.
+        settings: the settings of the processes.
+        fleet: the processes.
+        sender: sends deliveries to the processes.
+        chance: chooses the faults and their moments.
+        figures: the results.
+        statuses: further statuses of answers that the scenario allows.
 
     """
 
@@ -88,28 +93,59 @@ class Bench:
 
     @asynccontextmanager
     async def load(self, *, lanes: int = 16, pause: float = 0.02) -> AsyncIterator[None]:
-        """Send while the block lasts; afterwards everything that was sent is acknowledged."""
+        """Send events while the block runs; then wait until every delivery is acknowledged."""
         sending = asyncio.create_task(self.sender.send(lanes=lanes, pause=pause))
         try:
             yield
             self.sender.stop()
-            async with asyncio.timeout(_DRAIN_SECONDS):
+            # Several senders retry by their own schedules, which may last longer.
+            longest = _SCHEDULE_SECONDS if self.settings.senders else _DRAIN_SECONDS
+            async with asyncio.timeout(longest):
                 await sending
         finally:
             sending.cancel()
             await asyncio.wait([sending])
 
+    async def deploy(self, member: Member, **changes: Any) -> None:
+        """Deploy other settings: end a process, and start a new process in its place."""
+        member.settings = replace(member.settings, **changes)
+        await self.fleet.replace(member)
+        self.figures.faults += 1
+
+    async def stop(self, member: Member) -> None:
+        """Stop a process with SIGSTOP, but never within a transaction of SQLite.
+
+        A process that stopped there would keep all other processes from writing.
+        """
+        self.fleet.stop(member)
+        while not self._is_writable():
+            self.fleet.go_on(member)
+            await asyncio.sleep(0.05)
+            self.fleet.stop(member)
+
+    def _is_writable(self) -> bool:
+        path = self.settings.store.removeprefix("sqlite:///")
+        if path == self.settings.store:
+            return True
+        with closing(apsw.Connection(path)) as connection:
+            connection.set_busy_timeout(2_000)
+            try:
+                connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+            except apsw.BusyError:
+                return False
+        return True
+
     def check(self, holds: object, violation: str) -> None:
-        """Note a violation unless something holds."""
+        """Record a violation if ``holds`` is false."""
         if not holds:
             self.figures.violations.append(violation)
 
     def journal(self) -> list[Line]:
-        """Return what the processes have noted so far."""
+        """Return the lines that all processes have written into the journal so far."""
         return read_journal(self.here / "journal")
 
     async def conclude(self) -> None:
-        """Wait until nothing is left to do, end the processes, and count."""
+        """Wait until all events are done, end the processes, and compute the figures."""
         await self.settle()
         sample = sorted(self.sender.acknowledged)
         self.chance.shuffle(sample)
@@ -122,10 +158,15 @@ class Bench:
         self._count(self.journal())
 
     async def settle(self) -> None:
-        """Return when the store holds nothing that is not done; note it if that never comes."""
+        """Wait until every event in the store is done; record a violation if that never happens."""
+        for endpoint in self.settings.senders or ("default",):
+            await self._settle(endpoint)
+
+    async def _settle(self, endpoint: str) -> None:
         receiver = Receiver(
             secrets=self.settings.secret,
             store=self.settings.store,
+            endpoint=endpoint,
             inbox=Inbox(embedded=False),
         )
         seen: list[str] = []
@@ -162,8 +203,14 @@ class Bench:
         figures.violations += [f"ran again: {text}" for text in verdict.unexplained]
         figures.remark = f"slowest answer {sender.slowest_seconds:.1f} s"
         self.check(verdict.events, "nothing was acknowledged")
+        self.check(not sender.given_up, f"lost after the last attempt: {sorted(sender.given_up)}")
+        self.check(not sender.disabled, f"disabled endpoints: {sorted(sender.disabled)}")
         self.check(sender.slowest_seconds < 9.9, f"answered after {sender.slowest_seconds:.1f} s")
         odd = {code for code, _ in sender.answers} - _EXPECTED_STATUSES - self.statuses
+        forged = {line.event_id for line in lines if line.event_id.startswith(FORGED)}
+        self.check(not forged, f"forged events were handled: {sorted(forged)}")
+        odd_answers = sender.forgeries.keys() - {0, 400, 401, 503}
+        self.check(not odd_answers, f"answers to forgeries: {dict(sender.forgeries)}")
         self.check(not odd, f"answers that should not be: {dict(sender.answers)}")
 
 
@@ -176,32 +223,37 @@ async def bench(
     *,
     webs: int = 1,
     workers: int = 1,
+    replayers: int = 0,
     failing: float = 0.0,
     **settings: Any,
 ) -> AsyncIterator[Bench]:
-    """Run processes on a store and give a sender to them; at the end the figures are counted.
+    """Run a sender, and processes on a store; compute the figures at the end.
 
     Args:
-        figures: what to fill in.
-        here: a folder that goes with the scenario.
+        figures: the results, which this function fills in.
+        here: the scenario's folder.
         store: the URL of the store.
-        seed: what chance goes by.
-        webs: how many web processes.
-        workers: how many workers.
-        failing: which part of the events fails at the first attempt.
-        settings: of the processes, other than the usual ones.
+        seed: the seed of all random choices.
+        webs: the number of web processes.
+        workers: the number of workers.
+        replayers: the number of processes that replay handled events.
+        failing: the share of events that fail at the first attempt.
+        settings: further settings of the processes.
 
     """
     journal = here / "journal"
     journal.mkdir(exist_ok=True)
     given = Settings(store=store, secret=new_secret(), journal=str(journal), **settings)
     chance = random.Random(seed)
-    async with fleet(here, given, webs=webs, workers=workers) as running:
+    counts = {"webs": webs, "workers": workers, "replayers": replayers}
+    async with fleet(here, given, **counts) as running:
         sender = Sender(
             running.port,
             given.secret,
             random.Random(seed),
             failing=failing,
+            services={BUILT_IN[name]: secret for name, secret in given.senders.items()},
+            forging=_FORGING if given.senders else 0.0,
             clock=shifted_clock(Path(given.clock)) if given.clock else time.time,
         )
         on = Bench(here, given, running, sender, chance, figures)
@@ -215,9 +267,17 @@ async def bench(
             figures.seconds = (now_ns() - started) / 1e9
 
 
+def bench_of_pairs(
+    figures: Figures, here: Path, store: str, seed: int, *, inbox: bool, **options: Any
+) -> AbstractAsyncContextManager[Bench]:
+    """Run ``bench`` with two web processes, and with two workers if there is an inbox."""
+    workers = 2 if inbox else 0
+    return bench(figures, here, store, seed, webs=2, workers=workers, inbox=inbox, **options)
+
+
 @contextmanager
 def folder() -> Iterator[Path]:
-    """Return a folder that every user may look into, unlike pytest's; it goes with the block."""
+    """Return a folder that every user can read, unlike pytest's; remove it after the block."""
     with TemporaryDirectory(prefix="hookonce-faults-") as name:
         path = Path(name)
         path.chmod(0o755)
@@ -226,6 +286,6 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def persistent_server(binary: str = VALKEY_SERVER, *options: str) -> Iterator[RedisServer]:
-    """Run a server that writes each command to its append-only file before it answers, or soon."""
+    """Run a server whose append-only file gets each command before the answer, or soon after it."""
     with redis_server(*options, binary=binary, append_only=True) as server:
         yield server

@@ -1,4 +1,8 @@
-"""Handlers within every ledger on PostgreSQL, which break their transactions now and then."""
+"""One handler within each ledger on PostgreSQL; some attempts break their transactions.
+
+A ledger is a table in the user's database. The transaction of a handler's effect also writes a row
+into the ledger. The row says that the handler has handled the event.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +28,20 @@ LEDGERS = list(ON_POSTGRES)
 """The names of the ledgers, which are also those of the handlers."""
 
 _BROKEN = 0.1
-"""How many attempts break their transaction, as a share of the first few."""
+"""The probability that an attempt breaks its transaction."""
 
 _MOST_BROKEN = 2
-"""So many attempts of a handler at an event may be broken: too many end in a dead letter."""
+"""Only the first attempts may break, up to this number: more failures make a dead letter."""
 
 
 @asynccontextmanager
 async def booking(receiver: Receiver, database: str, journal: Writer) -> AsyncIterator[None]:
-    """Let a receiver book each event once within every ledger, while the block lasts.
+    """Register a handler within each ledger; each handler writes one row for each event.
 
     Args:
         receiver: the receiver, before it is opened.
         database: the URL of a PostgreSQL with the ledger's tables and a table ``done``.
-        journal: takes note of each attempt that is broken.
+        journal: notes each broken attempt.
 
     """
     register: Callable[..., Any] = receiver.on
@@ -54,7 +58,7 @@ def _key_of(name: str, event: CommentReceived) -> str:
 
 
 def _chooser(name: str, journal: Writer) -> Callable[[CommentReceived], Way | None]:
-    """Return what says how a handler's attempts at an event are broken, if they are."""
+    """Return a function that decides whether to break an attempt of a handler, and in which way."""
     attempts: Counter[str] = Counter()
 
     def choose(event: CommentReceived) -> Way | None:

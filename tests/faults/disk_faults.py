@@ -1,4 +1,4 @@
-"""The disk is full, the file is read-only, or somebody else has locked it."""
+"""Faults of a database file: its disk is full, or the file is read-only or locked."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from contextlib import asynccontextmanager
 from math import inf
 from pathlib import Path
 
-import apsw
 from support.disks import fill, small_disk
+from support.sqlite_files import sqlite_connection
 from support.waiting import until
 
 from hookonce.stores.sqlite import SQLiteStore
 
 from .bench import Bench, Figures, bench
 
-__all__ = ["full_disk", "locked_file", "read_only_file"]
+__all__ = ["accepting", "full_disk", "locked_file", "read_only_file", "refusing"]
 
-# Longer than any fault here lasts: what is under way meanwhile is recorded after it.
+# Longer than any fault here, so that a running attempt still has its claim after the fault.
 _LEASE_SECONDS = 12.0
 _DISK_MEGABYTES = 24
 
 
 async def full_disk(figures: Figures, here: Path, *, seed: int, count: int, inbox: bool) -> None:
-    """Fill the disk that the file is on, and make room again."""
+    """Fill the disk of the file, then free the space again."""
     with small_disk(here, _DISK_MEGABYTES) as disk:
         async with (
             bench(
@@ -41,15 +41,15 @@ async def full_disk(figures: Figures, here: Path, *, seed: int, count: int, inbo
             on.load(),
         ):
             for _ in range(count):
-                await _accepting(on)
-                async with _refusing(on, unless_accepted=500):
+                await accepting(on)
+                async with refusing(on, unless_accepted=500):
                     fill(disk / "filler")
                 (disk / "filler").unlink()
-            await _accepting(on)
+            await accepting(on)
 
 
 async def locked_file(figures: Figures, here: Path, *, seed: int, count: int, inbox: bool) -> None:
-    """Let another program hold the file's write lock for seconds."""
+    """Let another program hold the file's write lock for some seconds."""
     file = here / "hooks.db"
     async with (
         bench(
@@ -65,19 +65,18 @@ async def locked_file(figures: Figures, here: Path, *, seed: int, count: int, in
         on.load(),
     ):
         for _ in range(count):
-            await _accepting(on)
-            other = apsw.Connection(str(file))
-            other.set_busy_timeout(5000)
+            await accepting(on)
+            other = sqlite_connection(file)
             try:
-                async with _refusing(on):
+                async with refusing(on):
                     other.execute("BEGIN IMMEDIATE")
             finally:
                 other.close()
-        await _accepting(on)
+        await accepting(on)
 
 
 async def read_only_file(figures: Figures, here: Path, *, seed: int, count: int) -> None:
-    """Serve with a file that may only be read, until somebody mends that; no process restarts."""
+    """Serve with a read-only file until an operator repairs it; no process restarts."""
     folder = here / "data"
     folder.mkdir()
     folder.chmod(0o777)
@@ -102,22 +101,23 @@ async def read_only_file(figures: Figures, here: Path, *, seed: int, count: int)
         on.load(),
     ):
         for _ in range(count):
-            async with _refusing(on):
+            async with refusing(on):
                 pass
         on.check(not on.sender.acknowledged, "something was acknowledged")
-        for each in folder.iterdir():  # the log and its index were made as read-only as the file
+        # SQLite gave the log and its index the permissions of the file, so repair all three.
+        for each in folder.iterdir():
             each.chmod(0o666)
-        await _accepting(on)
+        await accepting(on)
 
 
 @asynccontextmanager
-async def _refusing(
+async def refusing(
     on: Bench, answers: int = 20, unless_accepted: float = inf
 ) -> AsyncIterator[None]:
-    """Do in the block what makes the store fail; returns after some answers that say so.
+    """Let the block begin a fault; then wait until answers show that the store fails.
 
-    A full disk need not show while workers keep up: SQLite then writes where it has room already.
-    So many events accepted in spite of it end the wait as well.
+    A full disk may have no effect while workers keep up, because SQLite reuses space in its file.
+    So the wait also ends after ``unless_accepted`` accepted events.
     """
     on.figures.faults += 1
     yield
@@ -130,7 +130,8 @@ async def _refusing(
     await asyncio.sleep(on.chance.uniform(0.0, 1.0))
 
 
-async def _accepting(on: Bench, events: int = 50) -> None:
+async def accepting(on: Bench, events: int = 50) -> None:
+    """Wait for this many more acknowledged events, which show that the store has recovered."""
     wanted = len(on.sender.acknowledged) + events
     await until(
         lambda: len(on.sender.acknowledged) >= wanted, what=f"recovery: {on.sender.answers}"

@@ -1,4 +1,4 @@
-"""Web and worker processes that are started, killed, stopped and started again."""
+"""Web and worker processes that a test starts, kills, stops and starts again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import socket
-import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -23,14 +22,14 @@ from .program import BLOCKED_SECONDS, Settings
 __all__ = ["Fleet", "Member", "fleet"]
 
 _PROGRAM = Path(__file__).with_name("program.py")
-# A shutdown drains handlers for up to 20 s; those here take a second at the most.
+# Less than the 20 s that a shutdown waits for handlers: these handlers take one second at most.
 _SHUTDOWN_SECONDS = 15.0
 _MOST_FAILED_STARTS = 50
 
 
 @dataclass(eq=False)
 class Member:
-    """A place in the fleet: the process in it changes."""
+    """A member of the fleet. ``kill`` and ``replace`` give it a new process."""
 
     name: str
     settings: Settings
@@ -38,7 +37,7 @@ class Member:
 
     @property
     def pid(self) -> int:
-        """The id of the process that is there now."""
+        """The id of the current process."""
         return self.process.pid
 
 
@@ -48,8 +47,8 @@ class Fleet:
     Attributes:
         port: where all web processes listen.
         members: the processes.
-        kills: when processes were killed, by their ids.
-        stalls: when processes were stopped, by their ids.
+        kills: the times at which processes were killed, by their ids.
+        stalls: the times during which processes were stopped, by their ids.
         failed_starts: how many processes ended instead of starting.
 
     """
@@ -57,7 +56,7 @@ class Fleet:
     def __init__(self, here: Path, settings: Settings) -> None:
         self._here = here
         self._settings = settings
-        # Bound and never listening: the port stays ours while every web process is dead.
+        # Bind the port but never listen: this reserves the port while every web process is dead.
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self._reserved.bind(("127.0.0.1", 0))
@@ -70,27 +69,27 @@ class Fleet:
 
     @property
     def kill_count(self) -> int:
-        """How many processes were killed."""
+        """The number of kills so far."""
         return sum(map(len, self.kills.values()))
 
     def of_role(self, role: str) -> list[Member]:
-        """Return the web processes, or the workers."""
+        """Return the processes with a role: web, worker or replay."""
         return [member for member in self.members if member.settings.role == role]
 
-    async def start(self, *, webs: int, workers: int) -> None:
-        """Start processes, and return when they are ready."""
-        for role, count in (("web", webs), ("worker", workers)):
+    async def start(self, *, webs: int, workers: int, replayers: int) -> None:
+        """Start processes, and return when all are ready."""
+        for role, count in (("web", webs), ("worker", workers), ("replay", replayers)):
             for number in range(count):
-                settings = replace(self._settings, role=role, port=self.port)  # type: ignore[arg-type]  # one of the two
+                settings = replace(self._settings, role=role, port=self.port)  # type: ignore[arg-type]  # `role` is one of the literals
                 process = await self._spawn(settings, f"{role}-{number}")
                 self.members.append(Member(f"{role}-{number}", settings, process))
         await asyncio.gather(*map(self.ready, self.members))
 
     async def ready(self, member: Member) -> None:
-        """Return once a process serves or works.
+        """Wait until a process serves requests or handles events.
 
-        One that does not start, since its store cannot be reached, is started again as an
-        orchestrator would.
+        If a process fails to start because it cannot reach its store, start it again, as an
+        orchestrator does.
         """
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not await self._starts(member):
@@ -107,7 +106,7 @@ class Fleet:
         return False
 
     async def kill(self, member: Member) -> None:
-        """End a process without warning, and start another one in its place at once."""
+        """Kill a process with SIGKILL, and start another one in its place at once."""
         begun = now_ns()
         member.process.kill()
         status = await member.process.wait()
@@ -116,7 +115,7 @@ class Fleet:
         member.process = await self._spawn(member.settings, member.name)
 
     async def replace(self, member: Member) -> None:
-        """Ask a process to end, as a deployment does, and start another one in its place."""
+        """Ask a process to end, and start another process in its place, like a deployment."""
         member.process.terminate()
         async with asyncio.timeout(_SHUTDOWN_SECONDS):
             status = await member.process.wait()
@@ -125,35 +124,46 @@ class Fleet:
         await self.ready(member)
 
     async def kill_at_random(self, count: int, chance: random.Random) -> None:
-        """Kill so many processes, one after the other, at moments left to chance."""
+        """Kill this many processes, one after the other, at random moments."""
         for _ in range(count):
             await asyncio.sleep(chance.uniform(0.05, 0.4))
             member = chance.choice(self.members)
             await self.kill(member)
-            if chance.random() < 0.1:  # also while it starts
+            if chance.random() < 0.1:  # sometimes kill the new process while it starts
                 await asyncio.sleep(chance.uniform(0, 0.5))
                 await self.kill(member)
             await self.ready(member)
 
     def stop(self, member: Member) -> None:
-        """Let a process stand still."""
+        """Stop a process with SIGSTOP."""
         self._stopped[member.pid] = now_ns()
         member.process.send_signal(signal.SIGSTOP)
 
     def go_on(self, member: Member) -> None:
-        """Let a process that stands still go on."""
+        """Continue a stopped process."""
         member.process.send_signal(signal.SIGCONT)
         self.stalls[member.pid].append((self._stopped.pop(member.pid), now_ns()))
 
     async def block(self, member: Member) -> None:
-        """Block the event loop of a process; return once it goes on."""
+        """Block the event loop of a process; return when the loop runs again."""
         begun = now_ns()
         member.process.send_signal(signal.SIGUSR1)
         await asyncio.sleep(BLOCKED_SECONDS)
         self.stalls[member.pid].append((begun, now_ns()))
 
+    async def dismiss(self, role: str, seconds: float = PATIENCE_SECONDS) -> None:
+        """Ask the processes of a role to end, and wait until they have finished their work."""
+        leaving = self.of_role(role)
+        for member in leaving:
+            member.process.terminate()
+        for member in leaving:
+            async with asyncio.timeout(seconds):
+                status = await member.process.wait()
+            assert not status, f"{member.name}: {self.log_of(member.name)}"
+            self.members.remove(member)
+
     async def end(self) -> None:
-        """Ask every process to end, as an orchestrator does, and check that it does."""
+        """Ask every process to end, and check that each process ends in time."""
         for member in self.members:
             member.process.terminate()
         async with asyncio.timeout(_SHUTDOWN_SECONDS):
@@ -161,11 +171,11 @@ class Fleet:
         assert set(statuses) <= {0, -signal.SIGTERM}, f"exit statuses: {statuses}"
 
     def log_of(self, name: str) -> str:
-        """Return the end of what the processes in a place have logged."""
+        """Return the end of a member's log."""
         return (self._here / f"{name}.log").read_text()[-3000:]
 
     async def abandon(self) -> None:
-        """Kill what still runs."""
+        """Kill the processes that still run."""
         for member in self.members:
             with suppress(ProcessLookupError):
                 member.process.kill()
@@ -175,7 +185,7 @@ class Fleet:
     async def _spawn(self, settings: Settings, name: str) -> Process:
         with (self._here / f"{name}.log").open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                sys.executable,
+                settings.python,
                 _PROGRAM,
                 settings.to_json(),
                 stdin=DEVNULL,
@@ -186,11 +196,13 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(here: Path, settings: Settings, *, webs: int, workers: int) -> AsyncIterator[Fleet]:
-    """Run web and worker processes until the block ends; nothing of them outlives it."""
+async def fleet(
+    here: Path, settings: Settings, *, webs: int, workers: int, replayers: int = 0
+) -> AsyncIterator[Fleet]:
+    """Run processes until the block ends; no process outlives the block."""
     running = Fleet(here, settings)
     try:
-        await running.start(webs=webs, workers=workers)
+        await running.start(webs=webs, workers=workers, replayers=replayers)
         yield running
     finally:
         await running.abandon()

@@ -1,8 +1,8 @@
-"""What the processes noted while they ran, and the verdict on it.
+"""The processes' journal of handler runs, and a check of it for lost and repeated events.
 
 Every process appends lines to a file of its own: when each handler's run began, how it ended, and
 when the store had recorded the event as done. A handler with a key also notes when its process
-asked the store for the key. A line is one ``write``, so a kill tears none.
+asked the store for the key. Each line is one ``write``, so a kill cannot cut a line.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ __all__ = [
 
 Note: TypeAlias = Literal["ask", "begin", "end", "fail", "done"]
 Span: TypeAlias = tuple[int, int]
-"""From when to when something was done to a process."""
+"""The begin and the end of a kill, or of a stop, of a process."""
 
 
 def now_ns() -> int:
-    """Return the time that all processes of a machine agree on, and that nobody sets."""
+    """Return the time of a clock that all processes share, and that nobody can set."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: what happened to an event in a process, and when."""
+    """A line of the journal: what happened to an event in a process, and when."""
 
     at: int
     pid: int
@@ -52,7 +52,7 @@ class Line:
 
 
 class Writer:
-    """Appends lines to the file of this process."""
+    """Appends lines to this process's own file."""
 
     def __init__(self, folder: Path) -> None:
         self._pid = os.getpid()
@@ -60,20 +60,20 @@ class Writer:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, note: Note, event_id: str, handler: str, attempt: int) -> None:
-        """Note what has happened now."""
+        """Append a line with the current time."""
         line = f"{now_ns()} {self._pid} {note} {event_id} {handler} {attempt}\n"
         os.write(self._file, line.encode())
 
 
 def read_journal(folder: Path) -> list[Line]:
-    """Return what all processes have noted, in the order in which it happened."""
+    """Return the lines of all processes, in the order of their times."""
     lines = []
     for path in folder.iterdir():
         for text in path.read_text().splitlines():
             at, pid, note, event_id, handler, attempt = text.split(" ")
             assert note in get_args(Note)
             lines.append(
-                Line(int(at), int(pid), note, event_id, handler, int(attempt))  # type: ignore[arg-type]  # one of them
+                Line(int(at), int(pid), note, event_id, handler, int(attempt))  # type: ignore[arg-type]  # `note` is one of the literals
             )
     lines.sort(key=lambda line: line.at)
     return lines
@@ -94,13 +94,13 @@ class Run:
 
 @dataclass
 class Verdict:
-    """What the journal shows.
+    """The lost events and the repeated runs that a journal shows.
 
     Attributes:
-        events: how many events were acknowledged.
-        lost: those of them that some handler has not handled.
-        again: runs beyond the first of a handler, counted by what explains them.
-        unexplained: runs beyond the first that nothing explains, each as a sentence.
+        events: the number of acknowledged events.
+        lost: the acknowledged events that some handler has not handled.
+        again: the number of repeated runs of handlers, by their reason.
+        unexplained: the repeated runs without a reason, each as a sentence.
 
     """
 
@@ -140,18 +140,18 @@ def judge(
     has_lock: bool = False,
     wait_ns: int = 0,
 ) -> Verdict:
-    """Return what was lost, and what ran again for no reason.
+    """Return the lost events, and the events that ran again without a reason.
 
     Args:
         lines: the journal.
         acknowledged: the events that were answered 2xx.
-        handlers: the names of the handlers that each of them is for.
-        kills: when processes were killed, by their ids.
-        stalls: when processes were stopped for longer than a lease.
-        has_lock: whether one process that stands still can keep the others from the store, as who
-            stopped in the middle of a transaction does with SQLite.
-        wait_ns: how long a run may wait for its key between its claim and its beginning; so long
-            ago the event may have been recorded.
+        handlers: the names of the handlers that must handle each of these events.
+        kills: the times at which processes were killed, by their ids.
+        stalls: the times during which processes were stopped, by their ids.
+        has_lock: whether a process that is stopped within a transaction keeps all other processes
+            from writing. With SQLite it does.
+        wait_ns: the longest wait for a key between the claim and the start of a run. A run that
+            starts this long after the event's record needs no further reason.
 
     """
     runs = runs_of(lines)
@@ -191,8 +191,9 @@ def _reason(
     stalls: Mapping[int, Sequence[Span]],
     has_lock: bool,
 ) -> str | None:
-    # It had its claim first, and stood still on the way to its handlers: no look at a clock comes
-    # so late that nothing can come between it and them.
+    # The later run has the older claim: its process was stopped between the claim and the start of
+    # the handlers. A check of the clock cannot prevent this run, because the process may be stopped
+    # right after the check.
     if (
         earlier.pid != later.pid
         and later.attempt < earlier.attempt
@@ -200,13 +201,13 @@ def _reason(
     ):
         return "stalled"
     if done is not None and done < later.began:
-        return None  # it was recorded, and ran all the same
+        return None  # not excused: the store had recorded the event as done
     if earlier.failed is not None and earlier.failed < later.began:
         return "failed"
     if _lies_between(kills.get(earlier.pid, ()), earlier, later):
         return "killed"
     if earlier.pid == later.pid:
-        return None  # a process that goes on knows what it was doing
+        return None  # not excused: a process knows its own runs
     standing = [earlier.pid, *(stalls if has_lock else ())]
     if any(_lies_between(stalls.get(pid, ()), earlier, later) for pid in standing):
         return "stalled"

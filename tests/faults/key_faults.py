@@ -1,4 +1,4 @@
-"""The store is away for longer than a lease, while handlers with keys run and succeed."""
+"""No process reaches the store for longer than a lease while handlers with key locks run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import TypeAlias
 
-import apsw
 from support.redis_servers import redis_server
+from support.sqlite_files import sqlite_connection
 from support.waiting import until
 
 from .bench import Bench, Figures, bench
@@ -22,7 +22,7 @@ from .proxy import proxy
 __all__ = ["long_outages_of_a_file", "long_outages_of_a_server"]
 
 _LEASE_SECONDS = 2.0
-# A run that began a moment ago has extended nothing yet, and its lease must be over too.
+# An outage must outlast every lease, also the whole lease of a handler that has just begun.
 _OUTAGE_SECONDS = (1.5 * _LEASE_SECONDS, 2.5 * _LEASE_SECONDS)
 
 _Outage: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
@@ -31,7 +31,7 @@ _Outage: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 async def long_outages_of_a_server(
     figures: Figures, here: Path, *, seed: int, count: int, inbox: bool
 ) -> None:
-    """Let no byte through to the server or back, for longer than a lease."""
+    """Block all traffic to and from the server for longer than a lease."""
     with redis_server() as server:
         async with proxy(server.port) as between:
 
@@ -53,9 +53,8 @@ async def long_outages_of_a_file(
 
     @asynccontextmanager
     async def outage() -> AsyncIterator[None]:
-        other = apsw.Connection(str(file))
+        other = sqlite_connection(file)
         try:
-            other.set_busy_timeout(5000)
             other.execute("BEGIN IMMEDIATE")
             yield
         finally:
@@ -90,7 +89,8 @@ async def _long_outages(
     ) as on:
         outages: list[Span] = []
         on.sender.roams = True
-        # An inbox takes on more than eight keys let through; the bench waits for its end.
+        # With more than eight connections, events would arrive faster than their key locks let
+        # handlers run. The bench would then wait for a long time until the inbox is empty.
         async with on.load(lanes=8, pause=1.0) if inbox else on.load(lanes=24):
             for _ in range(count):
                 await _some_more_runs(on)
@@ -100,14 +100,14 @@ async def _long_outages(
                 outages.append((began, now_ns()))
                 figures.faults += 1
             await _some_more_runs(on)
-        for member in on.fleet.members:  # its leases have run out
+        for member in on.fleet.members:  # an outage ends leases, like a stopped process
             on.fleet.stalls[member.pid] += outages
     lines = on.journal()
     _check_order(on, lines, outages)
 
 
 async def _some_more_runs(on: Bench, runs: int = 20) -> None:
-    """Return when handlers have succeeded so many times: the store is back."""
+    """Wait for this many more successes, which show that the store works again."""
 
     def ended() -> int:
         return sum(line.note == "end" for line in on.journal())
@@ -117,10 +117,10 @@ async def _some_more_runs(on: Bench, runs: int = 20) -> None:
 
 
 def _check_order(on: Bench, lines: Sequence[Line], outages: Sequence[Span]) -> None:
-    """Check that no older event runs after a newer success, and that no two runs of a key meet.
+    """Check that no older event runs after a newer success, and that runs of a key never overlap.
 
-    An outage excuses both, in another process. Within one process nothing excuses an older event
-    that asks for its key after the newer one has succeeded there.
+    An outage excuses both faults. But within one process, an older event must never ask for its key
+    lock after a newer event has succeeded there.
     """
     by_key: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
     for (event_id, handler), runs in runs_of(lines).items():
@@ -149,7 +149,7 @@ def _succeeded_in(run: Run, outages: Sequence[Span]) -> bool:
 
 
 def _asked_at(run: Run, lines: Sequence[Line]) -> int:
-    """Return when a run's process asked for the key that it was then given."""
+    """Return the time of the last request for the event's key lock before a run began."""
     return max(
         line.at
         for line in lines

@@ -1,4 +1,4 @@
-"""The driver's own connection fails inside a ledger: an acknowledged effect is there, once."""
+"""The driver's connection fails inside a ledger; each acknowledged effect exists exactly once."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .booking import LEDGERS
 __all__ = ["driver_faults"]
 
 _RESTARTS = 0.2
-"""How many faults restart the server, as a share of all; the others cut connections off."""
+"""The probability that a fault restarts the server; all other faults cut connections off."""
 
 
 async def driver_faults(
     figures: Figures, here: Path, *, seed: int, count: int, inbox: bool
 ) -> None:
-    """Break transactions on the driver's connection; of an inbox, also cut all connections off.
+    """Break transactions on the driver's connection; with an inbox, also end all connections.
 
     Each event is booked within every ledger on PostgreSQL. Some attempts break their
     transaction below the ledger and return as if nothing had happened: by a failed statement or
@@ -49,7 +49,8 @@ async def driver_faults(
             async with on.load(lanes=4):
                 for _ in range(count):
                     await asyncio.sleep(on.chance.uniform(0.1, 0.5))
-                    # Inline it would fail so often at once that the event is a dead letter.
+                    # Without an inbox, these faults would make events fail so often that they
+                    # become dead letters.
                     if inbox:
                         is_restart = on.chance.random() < _RESTARTS
                         fault = server.restart if is_restart else server.terminate_backends

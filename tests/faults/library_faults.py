@@ -1,4 +1,4 @@
-"""Other SQLite libraries want the store's files: within its processes, and in processes beside."""
+"""Other SQLite libraries open the store's files, in the store's processes and in others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ while True:
 async def two_libraries(
     figures: Figures, here: Path, store: str, *, seed: int, count: int, inbox: bool = True
 ) -> None:
-    """Read the file by other libraries all the time, and back it up again and again."""
+    """Let other libraries read the database all the time, and back it up again and again."""
     foreign = here / "foreign"
     foreign.mkdir()
     file, copy = Path(sqlite_path(store)), here / "copy.db"

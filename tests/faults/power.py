@@ -1,7 +1,7 @@
-"""A server that loses power: of its append-only file only what it has synced to disk is left.
+"""A server that loses power: only the synced part of its append-only file is left.
 
-A kill alone loses nothing that was written, synced or not: the kernel keeps it. So a small library,
-loaded before the server's own, notes how long each file was when it was last synced.
+A kill alone loses no written data, because the kernel still writes it to the disk. So a small
+preloaded library notes the length of each file at its last sync.
 """
 
 from __future__ import annotations
@@ -52,7 +52,11 @@ int fdatasync(int fd) { return sync_and_note("fdatasync", fd); }
 
 
 def server_that_notes_syncs(here: Path) -> str:
-    """Return a Valkey that notes what it has synced; PermissionError without a C compiler."""
+    """Return the path of a Valkey that notes how much of each file is synced.
+
+    Raises:
+        PermissionError: there is no C compiler.
+    """
     compiler = shutil.which("cc")
     if compiler is None:
         raise PermissionError("cc is not installed; to enable: apt-get install gcc libc6-dev")
@@ -71,7 +75,7 @@ def server_that_notes_syncs(here: Path) -> str:
 
 
 def cut_power(here: Path, server: RedisServer) -> int:
-    """Kill the server, take away what it has not synced, and return how many bytes that is."""
+    """Kill the server, remove the bytes that it has not synced, and return their number."""
     server.kill()
     taken = 0
     for file in (server.folder / "appendonlydir").glob("*.incr.aof"):

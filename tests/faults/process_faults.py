@@ -1,18 +1,19 @@
-"""Processes are killed, stand still, or see their clocks jump; and many race for one store."""
+"""Processes are killed or stopped, their clocks jump, and many of them use one store at once."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import closing
-from dataclasses import replace
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-import apsw
 from support.waiting import until
 
-from .bench import Bench, Figures, bench
+from hookonce.senders import openai, publishing, standard, svix
+from hookonce.verification.secrets import new_secret
+
+from .bench import Bench, Figures, bench, bench_of_pairs
 from .fleet import Member
 from .journal import Line, runs_of
 from .program import BLOCKED_SECONDS, set_clock
@@ -23,13 +24,14 @@ __all__ = [
     "handler_sets",
     "inline_stalls",
     "kills",
+    "kills_of_four_senders",
     "race",
     "stalls",
 ]
 
 _HOUR = 3600.0
 _BACKOFF_SECONDS = 0.3
-# How much later than it is due an event may begin, on a busy machine.
+# On a busy machine, a retry may come this much later than planned.
 _LATE_SECONDS = 4.0
 
 
@@ -37,48 +39,68 @@ async def kills(
     figures: Figures, here: Path, store: str, *, seed: int, count: int, inbox: bool = True
 ) -> None:
     """Kill web processes and workers at any moment, and start them again at once."""
-    async with bench(
+    async with bench_of_pairs(
         figures,
         here,
         store,
         seed,
-        webs=2,
-        workers=2 if inbox else 0,
         failing=0.05,
         inbox=inbox,
         lease_seconds=1.5,
         backoff_seconds=_BACKOFF_SECONDS,
     ) as on:
-        on.statuses.add(0)  # of a web process that was killed
+        on.statuses.add(0)  # 0: no answer, because the web process was killed
         async with on.load():
             await on.fleet.kill_at_random(count, on.chance)
         on.check(not on.fleet.failed_starts, "a process did not start after a kill")
 
 
-async def deployments(
+async def kills_of_four_senders(
     figures: Figures, here: Path, store: str, *, seed: int, count: int, inbox: bool = True
 ) -> None:
-    """Replace processes one by one while deliveries arrive; nothing may run a second time."""
-    async with bench(
+    """Kill processes whose application has an endpoint for each built-in sender, on one store.
+
+    Each sender delivers by its own schedule, at ``SPEED``.
+    """
+    names = [sender.name for sender in (publishing, standard, svix, openai)]
+    async with bench_of_pairs(
         figures,
         here,
         store,
         seed,
-        webs=2,
-        workers=2 if inbox else 0,
+        failing=0.05,
         inbox=inbox,
-        lease_seconds=30.0,
+        lease_seconds=1.5,
+        backoff_seconds=_BACKOFF_SECONDS,
+        senders={name: new_secret() for name in names},
     ) as on:
-        on.statuses.add(0)  # of a web process that has closed its connections
+        on.statuses.add(0)  # 0: no answer, because the web process was killed
+        async with on.load():
+            await on.fleet.kill_at_random(count, on.chance)
+        on.check(not on.fleet.failed_starts, "a process did not start after a kill")
+    sent = Counter(on.sender.service_of(event_id) for event_id in on.sender.acknowledged)
+    on.check(sorted(sent) == sorted(names), f"some senders sent nothing: {sent}")
+    on.check(on.sender.forgeries[401], "nothing was forged")
+    forgeries, latest = on.sender.forgeries.total(), on.sender.latest
+    on.check(len(latest) == len(names) and min(latest.values()) > 1, f"retries: {dict(latest)}")
+    shown = ", ".join(f"{sent[name]} {name} (up to attempt {latest[name]})" for name in names)
+    figures.remark = f"{shown}, {forgeries} forgeries"
+
+
+async def deployments(
+    figures: Figures, here: Path, store: str, *, seed: int, count: int, inbox: bool = True
+) -> None:
+    """Replace processes one by one while deliveries arrive; no event may run a second time."""
+    async with bench_of_pairs(figures, here, store, seed, inbox=inbox, lease_seconds=30.0) as on:
+        on.statuses.add(0)  # 0: no answer, because the web process closed the connection
         async with on.load():
             for number in range(count):
                 await asyncio.sleep(on.chance.uniform(0.05, 0.4))
-                await on.fleet.replace(on.fleet.members[number % len(on.fleet.members)])
-                figures.faults += 1
+                await on.deploy(on.fleet.members[number % len(on.fleet.members)])
 
 
 async def stalls(figures: Figures, here: Path, store: str, *, seed: int, count: int) -> None:
-    """Let a worker stand still past its lease; what it says when it goes on changes nothing."""
+    """Stop a worker for longer than its lease; its late calls must change nothing."""
     async with bench(
         figures,
         here,
@@ -103,7 +125,7 @@ async def stalls(figures: Figures, here: Path, store: str, *, seed: int, count: 
 
 
 async def _stall(on: Bench, member: Member) -> None:
-    """Stop a worker in the middle of its work until others have done it, and let it go on."""
+    """Stop a worker during its work, and continue it after other workers have done that work."""
     sending = asyncio.create_task(on.sender.send(8, lanes=8))
     mine: set[str] = set()
 
@@ -113,11 +135,7 @@ async def _stall(on: Bench, member: Member) -> None:
 
     try:
         await until(has_begun, what="the worker has begun something")
-        on.fleet.stop(member)
-        while not _is_writable(on):
-            on.fleet.go_on(member)
-            await asyncio.sleep(0.05)
-            on.fleet.stop(member)
+        await on.stop(member)
         mine = _open_runs(on.journal(), member.pid)
         on.figures.faults += 1
         try:
@@ -136,30 +154,13 @@ async def _stall(on: Bench, member: Member) -> None:
         await asyncio.wait([sending])
 
 
-def _is_writable(on: Bench) -> bool:
-    """Return False while a stopped process is within a transaction of SQLite.
-
-    Such a process would keep all others from writing until it goes on.
-    """
-    path = on.settings.store.removeprefix("sqlite:///")
-    if path == on.settings.store:
-        return True
-    with closing(apsw.Connection(path)) as connection:
-        connection.set_busy_timeout(2_000)
-        try:
-            connection.execute("BEGIN IMMEDIATE; ROLLBACK")
-        except apsw.BusyError:
-            return False
-    return True
-
-
 async def inline_stalls(
     figures: Figures, here: Path, store: str, *, seed: int, count: int, webs: int
 ) -> None:
-    """Let web processes stand still past their leases while handlers run and copies arrive.
+    """Stop web processes for longer than a lease while handlers run and duplicates arrive.
 
-    In turn the event loop is blocked and the whole process is stopped. In one process no event may
-    run beside itself; another may have it meanwhile.
+    About half of the stops block only the event loop. Two runs of an event must never overlap in
+    one process, but another process may run the event meanwhile.
     """
     async with bench(
         figures,
@@ -177,7 +178,7 @@ async def inline_stalls(
             for round_ in range(count):
                 member = on.fleet.members[round_ % webs]
                 await until(
-                    lambda pid=member.pid: _open_runs(on.journal(), pid),  # type: ignore[misc] # mypy cannot infer a default's type
+                    lambda pid=member.pid: _open_runs(on.journal(), pid),  # type: ignore[misc] # mypy cannot infer the type of a lambda's default
                     what="handlers run",
                 )
                 if on.chance.random() < 0.5:
@@ -193,18 +194,16 @@ async def inline_stalls(
 async def handler_sets(
     figures: Figures, here: Path, store: str, *, seed: int, count: int, inbox: bool = True
 ) -> None:
-    """Deploy a version with one handler more, and the old one again, while that handler fails.
+    """Deploy a version with one more handler, then the old version, while that handler fails.
 
-    An event that the old version has handled alone is done. But what the new one has begun is not
-    done before the handler has succeeded, whoever has the event in between.
+    An event that only the old version has handled is done. An event that the new version has begun
+    is done only after the new handler has succeeded, even if the old version gets it in between.
     """
-    async with bench(
+    async with bench_of_pairs(
         figures,
         here,
         store,
         seed,
-        webs=2,
-        workers=2 if inbox else 0,
         failing=0.7,
         inbox=inbox,
         is_old=True,
@@ -217,11 +216,11 @@ async def handler_sets(
         async with on.load():
             for number in range(count):
                 member = handling[number % len(handling)]
-                await _deploy(on, member, is_old=not member.settings.is_old)
+                await on.deploy(member, is_old=not member.settings.is_old)
                 await asyncio.sleep(on.chance.uniform(0.3, 1.0))
             for member in handling:
                 if member.settings.is_old:
-                    await _deploy(on, member, is_old=False)
+                    await on.deploy(member, is_old=False)
     runs = runs_of(on.journal())
     unfinished = [
         f"{handler} of {event_id} failed, and never succeeded"
@@ -231,12 +230,6 @@ async def handler_sets(
     figures.lost += len(unfinished)
     figures.violations += unfinished
     on.check(figures.again["failed"], "nothing failed")
-
-
-async def _deploy(on: Bench, member: Member, *, is_old: bool) -> None:
-    member.settings = replace(member.settings, is_old=is_old)
-    await on.fleet.replace(member)
-    on.figures.faults += 1
 
 
 def _open_runs(lines: list[Line], pid: int) -> set[str]:
@@ -249,7 +242,7 @@ def _open_runs(lines: list[Line], pid: int) -> set[str]:
 
 
 async def clock_jumps(figures: Figures, here: Path, store: str, *, seed: int, count: int) -> None:
-    """Let the wall clock of sender, web processes and workers jump by hours, both ways."""
+    """Let the wall clock of all processes jump forward and back by hours."""
     clock = here / "clock"
     set_clock(clock, 0.0)
     async with bench(
@@ -262,9 +255,9 @@ async def clock_jumps(figures: Figures, here: Path, store: str, *, seed: int, co
         failing=0.3,
         clock=str(clock),
         backoff_seconds=_BACKOFF_SECONDS,
-        lease_seconds=30.0,  # a disk may be slow, and a jump is no reason to let a lease end
+        lease_seconds=30.0,  # long, so that a slow disk does not end a lease
     ) as on:
-        on.statuses.add(401)  # signed before a jump, and verified after it
+        on.statuses.add(401)  # 401: the clock jumped between signing and verification
         async with on.load():
             for _ in range(count):
                 await asyncio.sleep(on.chance.uniform(0.2, 0.6))

@@ -1,4 +1,4 @@
-"""A TCP proxy between a store and its server that does to connections what networks do."""
+"""A TCP proxy between a store and its server that behaves like a bad network."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class Proxy:
-    """Passes bytes on, unless it is told otherwise.
+    """A TCP proxy that forwards all bytes until a test begins a fault.
 
     Attributes:
         port: where it listens.
         target: the port it connects to.
         faults: how many faults it has made.
-        delay_seconds: from how long to how long a chunk of bytes is held back when it is slow.
+        delay_seconds: the shortest and the longest delay of a chunk of bytes.
 
     """
 
@@ -47,22 +47,22 @@ class Proxy:
                 _reset(writer)
 
     def begin(self, fault: Fault) -> None:
-        """Swallow every reply, let nothing through at all, or be slow, until ``heal``."""
+        """Drop replies, block all traffic, or delay it; the fault lasts until ``heal``."""
         self.faults += 1
         self._fault = fault
         self._healed.clear()
 
     def heal(self) -> None:
-        """Pass bytes on again; connections that have lost some are reset."""
+        """Pass bytes on again; reset the connections that have lost bytes."""
         self._fault = "none"
         self._healed.set()
 
     def is_idle(self) -> bool:
-        """Return whether there is no connection."""
+        """Return whether no connection is open."""
         return not self._pairs
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass on what a client says to the server, and back."""
+        """Pass bytes between a client and the server."""
         try:
             there, out = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:
@@ -104,7 +104,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 @asynccontextmanager
 async def proxy(target: int) -> AsyncIterator[Proxy]:
-    """Run a proxy to a port until the block ends."""
+    """Run a proxy in front of a port until the block ends."""
     running = Proxy(target)
     server = await asyncio.start_server(running.serve, "127.0.0.1", 0)
     running.port = server.sockets[0].getsockname()[1]

@@ -1,9 +1,10 @@
-"""Runs the scenarios one after the other and prints a table; fails if anything was violated."""
+"""Runs the scenarios one after the other and prints a table; fails after a violation."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from .bench import Figures
+from .releases import OLD_RELEASE
 from .suite import SCENARIOS, Scenario, UnavailableError
 
 __all__ = ["main"]
@@ -25,18 +27,23 @@ _SHOWN = 10
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was asked for, and return the exit status."""
+    """Run the requested scenarios, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.faults",
         description="Runs of a handler beyond its first are counted by what explains them: the"
         " process of the run before was killed, stalled past its lease, or the handler failed.",
     )
-    parser.add_argument("--full", action="store_true", help="the size for a release: 20 minutes")
+    parser.add_argument("--full", action="store_true", help="the size for a release: about an hour")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--only", default="", metavar="TEXT", help="scenarios whose names have it")
+    parser.add_argument(
+        "--old", metavar="WHEEL_OR_COMMIT", help="the old version of 'versions side by side'"
+    )
     asked = parser.parse_args(arguments)
-    # Asked to end, it cleans up as after Ctrl-C: no server and no mounted disk shall be left.
+    # Clean up after SIGTERM as after Ctrl-C: leave no server and no mounted disk.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    if asked.old:
+        os.environ[OLD_RELEASE] = asked.old
     chosen = [scenario for scenario in SCENARIOS if asked.only in scenario.name]
     out = sys.stdout
     print(f"seed {asked.seed}", file=out)
@@ -58,7 +65,7 @@ def _run(scenario: Scenario, out: TextIO, *, is_full: bool, seed: int) -> Figure
     except UnavailableError as error:
         print(f"{scenario.name:38} left out: {error}", file=out, flush=True)
         return None
-    except Exception as error:  # noqa: BLE001 - the other scenarios are still worth running
+    except Exception as error:  # noqa: BLE001 - all other scenarios must still run
         traceback.print_exc()
         figures = Figures(scenario.name, violations=[f"it broke off: {error!r}"])
     _print(figures, out)

@@ -1,4 +1,4 @@
-"""Redis and Valkey are killed, replaced by a replica, or cannot be reached as they should be."""
+"""Redis and Valkey are killed, replaced by a replica, or hard to reach."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from .bench import Bench, Figures, bench, persistent_server
 from .power import cut_power, server_that_notes_syncs
 from .proxy import Fault, Proxy, proxy
 
-__all__ = ["failover", "network_faults", "power_cuts", "server_kills", "storm"]
+__all__ = [
+    "check_first_attempts",
+    "failover",
+    "network_faults",
+    "power_cuts",
+    "server_kills",
+    "some_more",
+    "storm",
+]
 
-# Longer than any fault here lasts: what is under way meanwhile is recorded after it.
+# Longer than any fault here, so that a running attempt still has its claim after the fault.
 _LEASE_SECONDS = 12.0
-# A call to the store gives up after three seconds; some faults here last longer.
+# A call to the store gives up after three seconds; some faults must last longer.
 _LONGEST_FAULT_SECONDS = 5.0
 
 
@@ -31,7 +39,7 @@ async def server_kills(
     count: int,
     inbox: bool = True,
 ) -> None:
-    """Kill the server and start it again on its append-only file."""
+    """Kill the server and start it again with its append-only file."""
     with persistent_server(binary, "--appendfsync", fsync) as server:
         async with (
             bench(
@@ -47,19 +55,19 @@ async def server_kills(
             on.load(),
         ):
             for _ in range(count):
-                await _some_more(on)
+                await some_more(on)
                 await asyncio.sleep(on.chance.uniform(0.1, 0.6))
                 await _restart(on, server)
-            await _some_more(on)
+            await some_more(on)
         if inbox:
-            _check_first_attempts(on)
+            check_first_attempts(on)
 
 
 async def power_cuts(figures: Figures, here: Path, *, fsync: str, seed: int, count: int) -> None:
-    """Cut the server's power: what it has not synced is gone, and it starts again on the rest.
+    """Cut the server's power: its unsynced data is lost, and it starts again with the rest.
 
-    With ``everysec`` events are lost: WAITAOF of Valkey (9.1 still) and of Redis 7.4.0 to 7.4.2
-    answers up to a second before the sync it is to wait for (redis/redis pull request 13793).
+    With ``everysec`` events are lost in Valkey, also in 9.1, and in Redis 7.4.0 to 7.4.2: their
+    WAITAOF answers up to a second before the sync (redis/redis pull request 13793).
     """
     server_program = server_that_notes_syncs(here)
     with persistent_server(server_program, "--appendfsync", fsync) as server:
@@ -77,20 +85,20 @@ async def power_cuts(figures: Figures, here: Path, *, fsync: str, seed: int, cou
             on.load(lanes=32),
         ):
             for _ in range(count):
-                await _some_more(on)
+                await some_more(on)
                 await asyncio.sleep(on.chance.uniform(0.1, 1.0))
                 taken += cut_power(here, server)
                 figures.faults += 1
                 await asyncio.to_thread(server.start)
-            await _some_more(on)
-        _check_first_attempts(on)
+            await some_more(on)
+        check_first_attempts(on)
         figures.remark = f"{taken} bytes were not synced"
 
 
 async def network_faults(
     figures: Figures, here: Path, *, seed: int, count: int, inbox: bool = True, shards: int = 1
 ) -> None:
-    """Reset connections, forget scripts, swallow replies, let nothing through, be slow."""
+    """Reset connections, delete the server's scripts, drop replies, block or delay all traffic."""
     with redis_server() as server:
         async with (
             proxy(server.port) as between,
@@ -108,9 +116,9 @@ async def network_faults(
         ):
             for number in range(count):
                 await _disturb(on, server, between, number % 5)
-                await _some_more(on)
+                await some_more(on)
         if inbox:
-            _check_first_attempts(on)
+            check_first_attempts(on)
 
 
 async def _disturb(
@@ -154,7 +162,7 @@ async def storm(figures: Figures, here: Path, *, seed: int, count: int) -> None:
             ) as on,
             on.load(),
         ):
-            on.statuses.add(0)  # of a web process that was killed
+            on.statuses.add(0)  # 0: no answer, because the web process was killed
             killing = asyncio.create_task(on.fleet.kill_at_random(count, on.chance))
             try:
                 number = 0
@@ -175,7 +183,7 @@ async def storm(figures: Figures, here: Path, *, seed: int, count: int) -> None:
             finally:
                 killing.cancel()
                 await asyncio.wait([killing])
-            await _some_more(on)
+            await some_more(on)
 
 
 async def _restart(on: Bench, server: RedisServer) -> None:
@@ -186,7 +194,7 @@ async def _restart(on: Bench, server: RedisServer) -> None:
 
 
 async def failover(figures: Figures, here: Path, *, seed: int, count: int) -> None:
-    """Kill the master and promote its replica, which lags behind by about a tenth of a second."""
+    """Kill the master and promote its replica, which is about a tenth of a second behind."""
     with (
         redis_server("--repl-diskless-sync-delay", "0") as one,
         redis_server("--repl-diskless-sync-delay", "0") as other,
@@ -208,7 +216,7 @@ async def failover(figures: Figures, here: Path, *, seed: int, count: int) -> No
                 on.load(),
             ):
                 for _ in range(count):
-                    await _some_more(on)
+                    await some_more(on)
                     await asyncio.sleep(on.chance.uniform(0.1, 0.6))
                     master.kill()
                     figures.faults += 1
@@ -219,12 +227,12 @@ async def failover(figures: Figures, here: Path, *, seed: int, count: int) -> No
                     master, replica = replica, master
                     await asyncio.to_thread(replica.start)
                     await _follow(replica, lagging, master)
-                await _some_more(on)
-            _check_first_attempts(on)
+                await some_more(on)
+            check_first_attempts(on)
 
 
 async def _follow(replica: RedisServer, lagging: Proxy, master: RedisServer) -> None:
-    """Make a server the replica of another, and return when it has all that the other has."""
+    """Make a server the replica of another, and return when it has all the data."""
     lagging.heal()
     lagging.target = master.port
     lagging.reset()
@@ -239,14 +247,14 @@ async def _follow(replica: RedisServer, lagging: Proxy, master: RedisServer) -> 
     lagging.begin("delay")
 
 
-def _check_first_attempts(on: Bench) -> None:
-    """Check that no lost reply has cost an event of the inbox an attempt."""
+def check_first_attempts(on: Bench) -> None:
+    """Check that no event of the inbox has lost an attempt because a reply was lost."""
     wasted = sum(line.note == "begin" and line.attempt > 1 for line in on.journal())
     on.check(not wasted, f"attempts that nobody has made: {wasted}")
 
 
-async def _some_more(on: Bench, events: int = 30) -> None:
-    """Return when so many more events were acknowledged: it has recovered."""
+async def some_more(on: Bench, events: int = 30) -> None:
+    """Wait for this many more acknowledged events, which show that the store has recovered."""
     wanted = len(on.sender.acknowledged) + events
     await until(
         lambda: len(on.sender.acknowledged) >= wanted, what=f"recovery; {on.sender.answers}"

@@ -1,4 +1,4 @@
-"""Every scenario with its store, small enough for each change and large enough for a release."""
+"""Every fault scenario with its store, in a small size and in a full size for releases."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from support.postgres import postgres_server
 from support.redis_servers import REDIS_SERVER, VALKEY_SERVER, redis_server
 
 from .bench import Figures, folder
@@ -15,15 +16,24 @@ from .disk_faults import full_disk, locked_file, read_only_file
 from .key_faults import long_outages_of_a_file, long_outages_of_a_server
 from .ledger_faults import driver_faults
 from .library_faults import two_libraries
+from .postgres_faults import (
+    crowded_database,
+    database_crashes,
+    database_failover,
+    database_faults,
+    full_database_disk,
+)
 from .process_faults import (
     clock_jumps,
     deployments,
     handler_sets,
     inline_stalls,
     kills,
+    kills_of_four_senders,
     race,
     stalls,
 )
+from .replay_faults import replays
 from .server_faults import failover, network_faults, power_cuts, server_kills, storm
 from .version_faults import versions
 
@@ -33,18 +43,18 @@ Run: TypeAlias = Callable[[Figures, Path, int, int], Awaitable[None]]
 
 
 class UnavailableError(Exception):
-    """This machine lacks what a scenario needs."""
+    """This machine lacks something that a scenario needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A scenario, and how often it does what it does.
+    """A scenario, and the number of its repetitions.
 
     Attributes:
-        name: what it is called.
-        small: how often, for every change.
-        full: how often, before a release.
-        run: makes it happen, given the figures, a folder, a seed and how often.
+        name: the scenario's name.
+        small: the number of repetitions for each change.
+        full: the number of repetitions before a release.
+        run: runs the scenario with the figures, a folder, a seed and the number of repetitions.
 
     """
 
@@ -54,7 +64,7 @@ class Scenario:
     run: Run
 
     async def measure(self, *, is_full: bool, seed: int) -> Figures:
-        """Return its figures; what must not be is among them."""
+        """Return the scenario's figures, with any violations."""
         figures = Figures(self.name)
         with folder() as here:
             try:
@@ -84,6 +94,14 @@ def _sqlite(scenario: _OnStore) -> Run:
 def _valkey(scenario: _OnStore) -> Run:
     async def run(figures: Figures, here: Path, seed: int, count: int) -> None:
         with redis_server(append_only=True) as server:
+            await scenario(figures, here, server.url, seed=seed, count=count)
+
+    return run
+
+
+def _postgres(scenario: _OnStore) -> Run:
+    async def run(figures: Figures, here: Path, seed: int, count: int) -> None:
+        with postgres_server() as server:
             await scenario(figures, here, server.url, seed=seed, count=count)
 
     return run
@@ -122,6 +140,19 @@ SCENARIOS = [
     Scenario("kills, SQLite, inbox", 10, 80, _sqlite(kills)),
     Scenario("kills, Valkey, inline", 6, 60, _valkey(partial(kills, inbox=False))),
     Scenario("kills, Valkey, inbox", 10, 80, _valkey(kills)),
+    Scenario("kills, PostgreSQL, inline", 6, 60, _postgres(partial(kills, inbox=False))),
+    Scenario("kills, PostgreSQL, inbox", 10, 80, _postgres(kills)),
+    Scenario(
+        "kills, four senders, SQLite, inline",
+        6,
+        60,
+        _sqlite(partial(kills_of_four_senders, inbox=False)),
+    ),
+    Scenario("kills, four senders, SQLite, inbox", 6, 60, _sqlite(kills_of_four_senders)),
+    Scenario("kills, four senders, Valkey, inbox", 6, 60, _valkey(kills_of_four_senders)),
+    Scenario("replays under kills, SQLite", 8, 60, _sqlite(replays)),
+    Scenario("replays under kills, Valkey", 8, 60, _valkey(replays)),
+    Scenario("replays under kills, PostgreSQL", 8, 60, _postgres(replays)),
     Scenario("deployments, SQLite, inline", 4, 30, _sqlite(partial(deployments, inbox=False))),
     Scenario("deployments, SQLite, inbox", 4, 30, _sqlite(deployments)),
     Scenario("deployments, Valkey, inbox", 4, 30, _valkey(deployments)),
@@ -141,6 +172,21 @@ SCENARIOS = [
     Scenario("server kills, Valkey, fsync a second", 1, 15, _valkey_kills(fsync="everysec")),
     Scenario("server kills, Valkey, inline", 2, 20, _valkey_kills(fsync="always", inbox=False)),
     Scenario("server kills, Redis 7.0, fsync each", 3, 30, _redis_kills),
+    Scenario("crashes, PostgreSQL, inline", 3, 30, _own(partial(database_crashes, inbox=False))),
+    Scenario("crashes, PostgreSQL, inbox", 3, 30, _own(database_crashes)),
+    Scenario("faults of PostgreSQL, inline", 7, 42, _own(partial(database_faults, inbox=False))),
+    Scenario("faults of PostgreSQL, inbox", 7, 42, _own(database_faults)),
+    Scenario(
+        "faults behind PgBouncer, inbox",
+        7,
+        42,
+        _own(partial(database_faults, with_pgbouncer=True)),
+    ),
+    Scenario("too many connections, PostgreSQL", 2, 20, _own(crowded_database)),
+    Scenario(
+        "failover of PostgreSQL, inline", 2, 20, _own(partial(database_failover, inbox=False))
+    ),
+    Scenario("failover of PostgreSQL, inbox", 2, 20, _own(database_failover)),
     Scenario("power cuts, Valkey, fsync each", 2, 20, _own(partial(power_cuts, fsync="always"))),
     Scenario("network faults", 5, 40, _own(network_faults)),
     Scenario("network faults, 4 shards", 5, 40, _own(partial(network_faults, shards=4))),
@@ -155,6 +201,16 @@ SCENARIOS = [
     Scenario("stalls inline, Valkey", 2, 12, _valkey(partial(inline_stalls, webs=2))),
     Scenario("full disk, inline", 1, 12, _own(partial(full_disk, inbox=False))),
     Scenario("full disk, inbox", 1, 12, _own(partial(full_disk, inbox=True))),
+    *(
+        Scenario(
+            f"full disk{part}, PostgreSQL, {mode}",
+            1,
+            12,
+            _own(partial(full_database_disk, inbox=mode == "inbox", with_wal=not part)),
+        )
+        for part in ("", " without WAL")
+        for mode in ("inline", "inbox")
+    ),
     Scenario("locked file, inline", 1, 5, _own(partial(locked_file, inbox=False))),
     Scenario("locked file, inbox", 1, 5, _own(partial(locked_file, inbox=True))),
     Scenario("two SQLite libraries, inline", 3, 60, _sqlite(partial(two_libraries, inbox=False))),
@@ -171,4 +227,5 @@ SCENARIOS = [
     Scenario("clock jumps, Valkey", 6, 60, _valkey(clock_jumps)),
     Scenario("race, SQLite", 2_000, 100_000, _sqlite(race)),
     Scenario("race, Valkey", 2_000, 100_000, _valkey(race)),
+    Scenario("race, PostgreSQL", 2_000, 100_000, _postgres(race)),
 ]

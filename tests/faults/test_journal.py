@@ -1,4 +1,4 @@
-"""The verdict on a journal: what is lost, and what ran again for a reason or for none."""
+"""The check of a journal finds lost events, and repeated runs with and without a reason."""
 
 from __future__ import annotations
 
@@ -53,17 +53,19 @@ def test_a_second_run_is_explained_by_the_kill_of_the_first_ones_process() -> No
     assert (verdict.again, verdict.unexplained) == ({"killed": 1}, [])
 
 
-def test_a_run_may_begin_between_the_decision_to_kill_and_the_death() -> None:
+def test_a_run_may_begin_between_the_kill_and_the_death_of_its_process() -> None:
     assert verdict_on(BEGUN, *AGAIN, killed=(9, 11)).again == {"killed": 1}
 
 
-def test_a_second_run_is_explained_by_a_stall_or_a_failure_before_it() -> None:
+def test_a_stall_or_a_failure_before_a_second_run_explains_it() -> None:
     assert verdict_on(BEGUN, *AGAIN, stalled=(30, 65)).again == {"stalled": 1}
     assert verdict_on(BEGUN, line(20, ONE, "fail"), *AGAIN).again == {"failed": 1}
 
 
 @pytest.mark.parametrize("has_lock", [True, False])
-def test_whoever_stops_with_the_lock_of_the_store_explains_a_second_run(has_lock: bool) -> None:
+def test_a_process_that_stops_while_it_holds_the_stores_lock_explains_a_second_run(
+    has_lock: bool,
+) -> None:
     stopped = {OTHER + 1: [(30, 45)]}
     verdict = judge([BEGUN, *AGAIN], ["evt_1"], ["slow"], stalls=stopped, has_lock=has_lock)
     assert verdict.again == ({"stalled": 1} if has_lock else {})
@@ -88,7 +90,7 @@ def test_a_kill_at_another_time_explains_nothing(killed: tuple[int, int]) -> Non
     assert len(verdict_on(BEGUN, *AGAIN, killed=killed).unexplained) == 1
 
 
-def test_nothing_explains_a_run_of_what_was_recorded_as_done() -> None:
+def test_nothing_explains_a_second_run_of_an_event_recorded_as_done() -> None:
     done = line(25, ONE, "done")
     verdict = verdict_on(BEGUN, line(20, ONE, "end"), done, *AGAIN, killed=(30, 31))
     assert len(verdict.unexplained) == 1

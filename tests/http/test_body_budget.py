@@ -1,4 +1,4 @@
-"""The bodies that are still arriving share one memory limit; over it the oldest is evicted."""
+"""All unfinished bodies share a memory limit; above it, the receiver evicts the oldest body."""
 
 import asyncio
 import weakref
@@ -48,7 +48,7 @@ def large() -> SignedRequest:
 
 @asynccontextmanager
 async def begun(receiver: Receiver, site: Site) -> AsyncIterator[RawConnection]:
-    """Send all of a delivery but its last byte, which is a space."""
+    """Send a delivery without the last byte of its body, a space; yield the connection."""
     request = large()
     bodies = receiver._app._budget._bodies
     async with await RawConnection.to(site) as connection:
@@ -77,7 +77,7 @@ async def test_the_oldest_unfinished_body_is_evicted_for_newer_ones() -> None:
         assert receiver._app._budget._bytes == 0
 
 
-async def test_more_of_an_evicted_body_evicts_no_other() -> None:
+async def test_the_rest_of_an_evicted_body_evicts_no_other_body() -> None:
     budget, slow, quick = BodyBudget(8), PartialBody([b"123456"], 6), PartialBody([b"123456"], 6)
 
     async def receive() -> dict[str, object]:
@@ -95,7 +95,7 @@ async def test_no_bytes_of_an_evicted_body_are_kept_while_its_client_waits(
     messages: int,
 ) -> None:
     class Piece(bytes):
-        """Bytes with an attribute, so that a weak reference shows whether they are still held."""
+        """Bytes that hold an object: a weak reference to it shows whether the bytes still exist."""
 
         mark: object
 

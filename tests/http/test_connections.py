@@ -182,7 +182,7 @@ async def test_trailers_do_not_count_as_headers(http: Literal["httptools", "h11"
         await connection.write(b"POST /webhooks HTTP/1.1\r\nhost: here\r\n")
         await connection.write(b"transfer-encoding: chunked\r\n\r\n")
         await until(lambda: site.server.server_state.tasks)
-        await asyncio.sleep(0)  # a task takes its first step in the next turn of the loop
+        await asyncio.sleep(0)  # let the server's new task take its first step
         await connection.write_chunk(request.body)
         await connection.write(b"0\r\n" + fields.encode() + b"\r\n")
         (await connection.answer()).expect(400, "missing_id")

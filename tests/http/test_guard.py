@@ -1,4 +1,4 @@
-"""The guard replaces the whole of an answer that the sender would punish."""
+"""The guard completely replaces an answer that the sender would punish."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import apsw
 import pytest
 from starlette.applications import Starlette
 from support.deliveries import SECRET, receiver_on, shuts_down, sqlite_url
 from support.handlers import Waiting
 from support.servers import HttpSender, delivering
+from support.sqlite_files import sqlite_connection
 from support.stores import FaultyStore
 from support.waiting import PATIENCE_SECONDS, until, until_async
 
@@ -66,7 +66,7 @@ async def test_a_locked_store_is_unready_and_alive(
 ) -> None:
     receiver = receiver_on(sqlite_url(tmp_path), store_seconds=PATIENCE_SECONDS)
     async with with_health(receiver) as sender:
-        blocker = apsw.Connection(str(tmp_path / "hooks.db"))
+        blocker = sqlite_connection(tmp_path / "hooks.db")
         blocker.execute("BEGIN IMMEDIATE")
         try:
             ready = await sender.client.get("/readyz")

@@ -21,7 +21,7 @@ from hookonce import Limits, Receiver, Retry
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_secret_is_logged")]
 
 
-# handled now, or already done: 200
+# The event is handled now, or was handled before: answer 200
 
 
 async def test_an_event_is_handled_and_its_duplicates_are_answered_200_without_a_run(
@@ -60,7 +60,7 @@ async def test_an_event_is_handled_through_either_http_implementation(http: Any)
     assert handler.runs == 1
 
 
-# the same event in flight elsewhere: wait, then 200 or 503
+# The event is in flight elsewhere: wait, then answer 200 or 503
 
 
 async def test_a_copy_of_an_event_in_flight_waits_and_is_answered_200_when_the_event_is_done(
@@ -174,7 +174,7 @@ async def test_a_copy_at_another_receiver_is_answered_503_when_the_first_is_not_
     assert elsewhere.runs == 0
 
 
-# handler failed: release, 500
+# A handler failed: release the event, answer 500
 
 
 async def test_a_failed_handler_is_answered_500_and_the_retry_runs_it_again(any_store: str) -> None:
@@ -207,7 +207,7 @@ async def test_a_requested_retry_is_answered_503_with_its_wait(any_store: str) -
         (await sender.send(event)).expect(200, "handled")
 
 
-# answer budget spent: 503, and the handler goes on
+# The answer budget is spent: answer 503, and let the handler go on
 
 
 async def test_a_handler_beyond_the_answer_budget_goes_on_and_the_retry_runs_nothing(

@@ -70,7 +70,7 @@ async def test_a_stream_over_the_limit_is_answered_413_before_it_ends(http: Any)
 
 
 class Spy:
-    """Takes the place of the pipeline, and records the bodies that reach it."""
+    """Replaces the pipeline, and records the bodies that reach it."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -198,7 +198,7 @@ async def test_a_body_that_does_not_arrive_in_time_is_answered_408(
     assert ("not even a part" not in caplog.text) == some
 
 
-async def test_a_body_that_drips_is_answered_408_although_bytes_keep_coming() -> None:
+async def test_a_body_that_arrives_too_slowly_is_answered_408() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://", limits=Limits(body_seconds=0.3))
     request = signed_request(comment(), SECRET)
     async with serving(receiver) as site, await RawConnection.to(site) as connection:
@@ -207,7 +207,7 @@ async def test_a_body_that_drips_is_answered_408_although_bytes_keep_coming() ->
         while not answer.done():
             try:
                 await connection.write_chunk(b"x")
-            except ConnectionError:  # the server has closed after its answer
+            except ConnectionError:  # the server has answered and closed
                 break
             await asyncio.wait({answer}, timeout=0.02)
         (await answer).expect(408, "body_timeout")

@@ -14,7 +14,7 @@ from hookonce.testing import new_event_id, signed_request
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_secret_is_logged")]
 
 
-# Reject: dead letter, 202
+# A handler raises `Reject`: make a dead letter, answer 202
 
 
 async def test_a_rejected_event_is_a_dead_letter_and_is_not_run_again(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ async def test_a_rejected_event_is_answered_202_by_the_memory_store_too() -> Non
     assert handler.runs == 1
 
 
-# the last chance: dead letter with raw bytes, 202
+# The last chance fails: make a dead letter with the raw bytes, answer 202
 
 
 @pytest.mark.parametrize("error", [ValueError("down"), Retry(after=3)])

@@ -17,7 +17,7 @@ from hookonce.testing import SignedRequest, event_body, make_event, new_event_id
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_secret_is_logged")]
 
 
-# verified but unreadable: dead letter, 202
+# The delivery is genuine but unreadable: make a dead letter, answer 202
 
 
 UNREADABLE = {
@@ -64,7 +64,7 @@ async def test_an_unreadable_body_is_answered_500_if_the_store_keeps_no_bodies()
         assert await receiver.dead.list() == []
 
 
-# unknown type, or nobody registered: 200
+# The type is unknown, or no handler is registered: answer 200
 
 
 async def test_an_unknown_type_is_answered_200_and_logged(
@@ -82,7 +82,7 @@ async def test_an_unknown_type_is_answered_200_and_logged(
     )
 
 
-async def test_an_unknown_type_goes_to_the_hook_once(any_store: str) -> None:
+async def test_an_unknown_type_goes_to_the_on_unknown_handler_once(any_store: str) -> None:
     receiver = Receiver(secrets=SECRET, store=any_store)
     seen: list[UnknownEvent] = []
 

@@ -68,6 +68,10 @@ class Raising:
         raise self.error
 
 
+def answering(status: int) -> Middleware:
+    return Middleware(Answering, status=status)
+
+
 async def test_middleware_of_the_routes_cannot_answer_a_redirect_or_410(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -77,7 +81,7 @@ async def test_middleware_of_the_routes_cannot_answer_a_redirect_or_410(
         routes=[
             route
             for status in punished
-            for route in receiver.routes(f"/{status}", middleware=[Middleware(Answering, status)])
+            for route in receiver.routes(f"/{status}", middleware=[answering(status)])
         ]
     )
     async with delivering(app, SECRET) as sender:
@@ -99,7 +103,7 @@ async def test_middleware_of_the_routes_may_answer_any_other_status() -> None:
         routes=[
             route
             for status in allowed
-            for route in receiver.routes(f"/{status}", middleware=[Middleware(Answering, status)])
+            for route in receiver.routes(f"/{status}", middleware=[answering(status)])
         ]
     )
     async with delivering(app, SECRET) as sender:
@@ -118,7 +122,7 @@ async def test_middleware_of_the_routes_that_raises_is_answered_500(
         routes=[
             route
             for name, error in errors.items()
-            for route in receiver.routes(f"/{name}", middleware=[Middleware(Raising, error)])
+            for route in receiver.routes(f"/{name}", middleware=[Middleware(Raising, error=error)])
         ]
     )
     async with delivering(app, SECRET) as sender:
@@ -223,13 +227,13 @@ async def test_a_guard_around_an_application_answers_500_for_what_its_middleware
 ) -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
     guard = Middleware(StatusGuard, paths=["/webhooks"])
-    async with behind_guard(receiver, Middleware(Answering, status), guard=guard) as sender:
+    async with behind_guard(receiver, answering(status), guard=guard) as sender:
         (await sender.send(comment())).expect(500, "internal_error")
 
 
 async def test_a_guard_around_an_application_answers_500_for_what_its_middleware_raises() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
     guard = Middleware(StatusGuard, paths=["/webhooks"])
-    raising = Middleware(Raising, HTTPException(410))
+    raising = Middleware(Raising, error=HTTPException(410))
     async with behind_guard(receiver, raising, guard=guard) as sender:
         (await sender.send(comment())).expect(500, "internal_error")

@@ -14,7 +14,7 @@ from hookonce.verification.secrets import new_secret
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_secret_is_logged")]
 
 
-# missing or malformed signature headers: 400
+# The signature headers are missing or malformed: answer 400
 
 
 async def test_missing_or_malformed_headers_are_answered_400() -> None:
@@ -47,7 +47,7 @@ async def test_a_repeated_id_with_another_value_is_answered_400() -> None:
         (await connection.answer()).expect(400, "conflicting_id")
 
 
-# no signature matches, or timestamp outside the tolerance: 401
+# No signature matches, or the timestamp is outside the tolerance: answer 401
 
 
 async def test_a_tampered_body_is_answered_401() -> None:

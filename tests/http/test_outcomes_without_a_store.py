@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from support.deliveries import SECRET, comment, is_done, sqlite_url
 from support.handlers import Handler
 from support.servers import delivering, retry_after
+from support.sqlite_files import sqlite_connection
 from support.stores import FaultyStore
 from support.waiting import until, until_async
 
@@ -22,7 +22,7 @@ from hookonce.testing import signed_request
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_secret_is_logged")]
 
 
-# store unreachable: 503 within about 3 s
+# The store cannot be reached: answer 503 within about 3 s
 
 
 async def test_a_locked_store_is_answered_503_within_three_seconds_and_the_retry_is_handled(
@@ -32,7 +32,7 @@ async def test_a_locked_store_is_answered_503_within_three_seconds_and_the_retry
     handler = Handler(receiver)
     async with delivering(receiver, SECRET) as sender:
         event = comment()
-        blocker = apsw.Connection(str(tmp_path / "hooks.db"))
+        blocker = sqlite_connection(tmp_path / "hooks.db")
         blocker.execute("BEGIN IMMEDIATE")
         try:
             began = time.monotonic()
@@ -123,7 +123,9 @@ async def test_an_unreadable_delivery_that_another_process_has_buried_is_not_ans
         assert len(await other.dead.list()) == 1
 
 
-# completion could not be recorded: 200, recorded later
+# The store cannot record a completion: answer 200, record the completion later
+
+UNRECORDED = "its lease ended before the store recorded it"
 
 
 async def test_a_success_that_cannot_be_recorded_is_answered_200_and_recorded_later(
@@ -174,7 +176,7 @@ async def test_a_success_that_is_never_recorded_is_logged_as_an_error_and_kept(
                 record
                 for record in caplog.records
                 if record.levelno == logging.ERROR
-                and "could not be recorded" in record.getMessage()
+                and UNRECORDED in record.getMessage()
                 and event.id in record.getMessage()
             ]
         )
@@ -193,12 +195,12 @@ async def test_recording_is_retried_beyond_the_first_lease_while_heartbeats_keep
     handler = Handler(receiver)
     async with delivering(receiver, SECRET) as sender:
         event = comment()
-        store.failures["complete"] = 4  # 0.1 + 0.2 + 0.4 + 0.8 s of pauses: two leases
+        store.failures["complete"] = 4  # pauses of 0.1 + 0.2 + 0.4 + 0.8 s last two leases
         (await sender.send(event)).expect(200, "handled")
         await until_async(lambda: is_done(sender, event))
     assert store.calls["complete"] == 5
     assert handler.runs == 1
-    assert "could not be recorded" not in caplog.text
+    assert UNRECORDED not in caplog.text
 
 
 async def test_a_fault_of_a_store_that_breaks_its_contract_is_answered_500(

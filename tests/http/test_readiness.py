@@ -29,7 +29,7 @@ CALLERS = 200
 async def asking(
     receiver: Receiver, *, client: tuple[str, int] = ("127.0.0.1", 5), token: str | None = None
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    """Open a client with this address for the health routes of an open receiver."""
+    """Yield a client with this address that calls the health routes of an open receiver."""
     app: ASGIApp = Starlette(routes=receiver.health_routes(token=token))
     transport = httpx2.ASGITransport(app=app, client=client)
     async with receiver, httpx2.AsyncClient(transport=transport, base_url="http://here") as asker:
@@ -67,7 +67,7 @@ async def test_a_caller_that_gives_up_does_not_cancel_the_check_of_others(tmp_pa
         assert (await second).status_code == 200
 
 
-async def test_a_change_shows_within_seconds(tmp_path: Path) -> None:
+async def test_a_change_of_readiness_shows_within_seconds(tmp_path: Path) -> None:
     store = FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
     async with asking(Receiver(secrets=SECRET, store=store)) as asker:
         assert (await asker.get("/readyz")).status_code == 200
@@ -79,7 +79,7 @@ async def test_a_change_shows_within_seconds(tmp_path: Path) -> None:
         await until_async(unready, seconds=5)
 
 
-async def test_a_shutdown_shows_at_once(tmp_path: Path) -> None:
+async def test_a_shutdown_makes_the_receiver_unready_at_once(tmp_path: Path) -> None:
     receiver = Receiver(secrets=SECRET, store=f"sqlite:///{tmp_path}/hooks.db")
     async with asking(receiver) as asker:
         assert (await asker.get("/readyz")).status_code == 200
@@ -127,7 +127,7 @@ async def details(
 async def test_without_the_token_callers_learn_only_that_it_is_unready(
     client: tuple[str, int], token: str | None
 ) -> None:
-    """Behind a local proxy that adds no header, every client has a local address."""
+    """A local address proves nothing: behind a proxy without headers, every client seems local."""
     assert not await details(client, {}, token)
 
 
@@ -147,8 +147,8 @@ async def test_without_the_token_callers_learn_only_that_it_is_unready(
 )
 async def test_callers_with_the_token_see_the_problems(shown: str, is_told: bool) -> None:
     headers = {"authorization": shown.encode("latin-1")}
-    assert await details(FAR, headers, TOKEN) is is_told  # type: ignore[arg-type]  # raw bytes
-    assert not await details(FAR, headers, None)  # type: ignore[arg-type]  # raw bytes
+    assert await details(FAR, headers, TOKEN) is is_told  # type: ignore[arg-type]  # a raw header in bytes
+    assert not await details(FAR, headers, None)  # type: ignore[arg-type]  # a raw header in bytes
 
 
 @pytest.mark.parametrize("token", ["", "short", "fünfzehn und mehr Zeichen"])

@@ -33,7 +33,7 @@ from hookonce.verification.secrets import new_secret
 pytestmark = pytest.mark.anyio
 
 
-# routes
+# Routes in an application
 
 
 def starlette_routes_with_slash(receiver: Receiver) -> ASGIApp:
@@ -123,7 +123,7 @@ async def test_middleware_that_wraps_requests_and_responses_does_not_disturb() -
     assert len(ran) == 1
 
 
-# mounted
+# A receiver mounted in an application
 
 
 @pytest.mark.parametrize("prefix", ["/hooks", "/api/hooks"])
@@ -165,10 +165,10 @@ async def test_a_receiver_mounted_at_the_root_leaves_the_routes_before_it_alone(
     assert len(ran) == 1
 
 
-# alone
+# A receiver as the application itself
 
 
-async def test_alone_it_answers_at_its_own_paths_and_404_elsewhere() -> None:
+async def test_a_receiver_alone_answers_at_its_own_paths_and_404_elsewhere() -> None:
     receiver = receiver_on()
     ran = counting(receiver)
     async with delivering(receiver, SECRET) as sender:
@@ -181,7 +181,7 @@ async def test_alone_it_answers_at_its_own_paths_and_404_elsewhere() -> None:
     assert len(ran) == 4
 
 
-async def test_alone_it_answers_below_a_root_path() -> None:
+async def test_a_receiver_alone_answers_below_a_root_path() -> None:
     receiver = receiver_on()
     ran = counting(receiver)
     request = signed_request(make_event(CommentReceived), SECRET)
@@ -205,6 +205,7 @@ async def test_a_websocket_is_closed() -> None:
     assert [message["type"] for message in sent] == ["websocket.close"]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # an old uvicorn uses a new websockets
 async def test_a_websocket_handshake_is_refused_and_the_server_lives_on() -> None:
     receiver = receiver_on()
     counting(receiver)
@@ -214,7 +215,7 @@ async def test_a_websocket_handshake_is_refused_and_the_server_lives_on() -> Non
         "sec-websocket-version": "13",
         "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
     }
-    async with serving(receiver) as site:
+    async with serving(receiver, ws="auto") as site:
         async with await RawConnection.to(site) as connection:
             request = SignedRequest(b"", {})
             await connection.write(request_bytes(request, method="GET", headers=upgrade))
@@ -223,7 +224,7 @@ async def test_a_websocket_handshake_is_refused_and_the_server_lives_on() -> Non
         answer.expect(200, "handled")
 
 
-def test_it_works_in_the_test_client_of_starlette(tmp_path: Path) -> None:
+def test_a_receiver_works_in_the_test_client_of_starlette(tmp_path: Path) -> None:
     receiver = receiver_on(sqlite_url(tmp_path))
     ran = counting(receiver)
     app = starlette_routes(receiver)

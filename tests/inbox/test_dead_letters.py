@@ -1,4 +1,4 @@
-"""What was given up can be looked at, run again, or discarded, and is never lost on the way."""
+"""Dead letters can be shown, replayed or discarded, and are never lost."""
 
 import asyncio
 import logging
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from support.deliveries import SECRET as DELIVERED_WITH
 from support.deliveries import answer_of, deliver, long_ago, receiver_on
 from support.handlers import Handlers, on
 from support.processes import served_process
@@ -16,6 +17,7 @@ from support.waiting import until, until_async
 
 from hookonce import (
     Context,
+    Inbox,
     Limits,
     Outcome,
     PayloadError,
@@ -83,8 +85,46 @@ async def test_dead_letters_are_listed_oldest_first_without_bodies(
         assert len(await receiver.dead.list(limit=2)) == 2
 
 
-async def test_what_nothing_is_listed_by_is_refused(receiver: Receiver, tmp_path: Path) -> None:
-    """Left out, it would show all, and who goes on to discard what is listed would lose them."""
+async def test_dead_letters_can_be_filtered_by_fields_of_their_bodies(durable_url: str) -> None:
+    receiver = receiver_on(durable_url)
+    Handlers(receiver, "a").raises["a"] = Reject("no")
+    events: list[Event[Any]] = [
+        make_event(CommentReceived, data={"platform": platform})
+        for platform in ("instagram", "x", "instagram", "instagram")
+    ]
+    async with receiver, TestSender(receiver, secrets=DELIVERED_WITH) as sender:
+        for event in events:
+            (await sender.send(event)).expect(202, "rejected")
+        where = "data.platform=instagram"
+        first = await receiver.dead.list(where=where, limit=2)
+        assert [one.delivery.event_id for one in first] == [events[0].id, events[2].id]
+        assert {one.delivery.body for one in first} == {b""}
+        [last] = await receiver.dead.list(where=[where], after=first[-1].place, limit=2)
+        assert last.delivery.event_id == events[3].id
+        both = await receiver.dead.list(where=[where, f"id={events[2].id}"], handler="a")
+        assert [one.delivery.event_id for one in both] == [events[2].id]
+        assert await receiver.dead.list(where=where, reason=DeadReason.UNREADABLE) == []
+        with pytest.raises(ValueError, match="a condition is FIELD=VALUE"):
+            await receiver.dead.list(where="instagram")
+
+
+async def test_events_of_the_inbox_can_be_filtered_by_fields_of_their_bodies(
+    durable_url: str,
+) -> None:
+    receiver = receiver_on(durable_url, inbox=Inbox(embedded=False))
+    receiver.on(CommentReceived, name="a")(lambda _: None)
+    events: list[Event[Any]] = [
+        make_event(CommentReceived, data={"platform": platform}) for platform in ("x", "instagram")
+    ]
+    async with receiver, TestSender(receiver, secrets=DELIVERED_WITH) as sender:
+        for event in events:
+            (await sender.send(event)).expect(202, "stored")
+        [found] = await receiver.waiting.list(where="data.platform=instagram")
+        assert (found.delivery.event_id, found.delivery.body) == (events[1].id, b"")
+
+
+async def test_an_unknown_filter_is_refused(receiver: Receiver, tmp_path: Path) -> None:
+    """If an unknown filter were ignored, a user might discard all dead letters by mistake."""
     mistaken: Any = {"type": "comment.received"}
     waiting = WaitingEvents(store=SQLiteStore(tmp_path / "other.db"), endpoint="default")
     for listed in (receiver.dead.list, waiting.list):
@@ -92,7 +132,7 @@ async def test_what_nothing_is_listed_by_is_refused(receiver: Receiver, tmp_path
             await listed(**mistaken)
 
 
-async def test_a_dead_letter_shows_all_a_person_needs(
+async def test_a_dead_letter_shows_its_reason_history_and_body(
     webhook_secret: str, webhook_sender: SenderFactory, tmp_path: Path
 ) -> None:
     now = [1_800_000_000.123_456_9]
@@ -162,10 +202,10 @@ async def test_nothing_is_shown_replayed_or_discarded_where_there_is_no_dead_let
     assert handlers.ran() == ["a"]
 
 
-# replay
+# Replays of dead letters
 
 
-async def test_a_replay_runs_only_what_has_not_finished_and_says_so(
+async def test_a_replay_runs_only_the_outstanding_handlers_and_reports_it(
     receiver: Receiver, webhook_sender: SenderFactory
 ) -> None:
     handlers = Handlers(receiver, "a", "b", "c")
@@ -366,7 +406,7 @@ async def test_an_unreadable_dead_letter_can_be_replayed_once_it_can_be_read(
         assert caught.value.fault is PayloadFault.WRONG_SHAPE
         assert await receiver.dead.show("evt_1") is not None
         assert handlers.ran() == []
-        # a later version of the program knows the new shape
+        # a later version of the program can parse the new form
         next_version = Receiver(secrets=webhook_secret, store=store)
 
         seen: list[Any] = []
@@ -393,7 +433,7 @@ async def test_a_dead_letter_without_a_registered_handler_stays(
 
 
 @pytest.mark.parametrize("call", ["dead_letter", "replay"])
-async def test_a_replay_that_cannot_reach_the_store_raises_and_runs_nothing(
+async def test_a_replay_that_cannot_reach_the_store_raises_and_runs_no_handler(
     receiver: Receiver, webhook_sender: SenderFactory, store: FaultyStore, call: str
 ) -> None:
     handlers = Handlers(receiver, "a")
@@ -422,7 +462,7 @@ async def test_a_replay_whose_success_is_recorded_late_ends_when_it_is_recorded(
         assert await receiver.dead.list() == []
 
 
-async def test_a_replay_whose_success_can_never_be_recorded_ends_all_the_same(
+async def test_a_replay_whose_success_can_never_be_recorded_ends_too(
     webhook_secret: str,
     webhook_sender: SenderFactory,
     store: FaultyStore,
@@ -437,7 +477,7 @@ async def test_a_replay_whose_success_can_never_be_recorded_ends_all_the_same(
             fail.clear()
             raise Reject("at first")
         await until(lambda: store.calls["extend"] >= 1)
-        await asyncio.sleep(0.3)  # the lease has run out by then
+        await asyncio.sleep(0.3)  # until the lease has ended
 
     async with webhook_sender(receiver) as sender:
         event = make_event(CommentReceived)
@@ -445,7 +485,7 @@ async def test_a_replay_whose_success_can_never_be_recorded_ends_all_the_same(
         store.failures = {"complete": -1, "extend": -1}
         outcome = await receiver.dead.replay(event.id)
         assert outcome.reason == "handled"
-        assert "could not be recorded" in caplog.text
+        assert "its lease ended before the store recorded it" in caplog.text
         store.failures.clear()
         assert len(await receiver.dead.list()) == 1
     assert any(record.levelno == logging.ERROR for record in caplog.records)
@@ -499,7 +539,7 @@ async def test_a_replay_that_is_killed_leaves_the_dead_letter(tmp_path: Path) ->
         assert letter is not None
         assert letter.delivery.body == request.body
 
-        async def replayed() -> bool:  # once the lease of the killed process is over
+        async def replayed() -> bool:  # succeeds once the killed process's lease ends
             return (await receiver.dead.replay(event.id)).status == 200
 
         await until_async(replayed)
@@ -507,7 +547,7 @@ async def test_a_replay_that_is_killed_leaves_the_dead_letter(tmp_path: Path) ->
         assert await receiver.dead.list() == []
 
 
-# discard
+# Discarding dead letters
 
 
 async def test_a_discarded_dead_letter_is_gone_and_its_event_counts_as_handled(
@@ -526,7 +566,7 @@ async def test_a_discarded_dead_letter_is_gone_and_its_event_counts_as_handled(
     assert handlers.ran() == ["a"]
 
 
-# a store without bodies
+# Dead letters of a store without bodies
 
 
 async def test_the_memory_store_lists_rejections_and_says_that_it_cannot_replay_them(

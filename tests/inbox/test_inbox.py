@@ -1,4 +1,4 @@
-"""A receiver with an inbox: what it answers, and what its workers make of what was stored."""
+"""A receiver with an inbox: its answers, and how its workers handle the stored events."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-import apsw
 import pytest
 from starlette.applications import Starlette
 from support.deliveries import SECRET, deliver, empty_inbox, shuts_down
 from support.handlers import Handler
 from support.servers import delivering
+from support.sqlite_files import sqlite_connection
 from support.stores import FaultyInboxStore
-from support.waiting import PATIENCE_SECONDS, until, until_async
+from support.waiting import until, until_async
 
 from hookonce import Backoff, Context, Inbox, Limits, Receiver, Reject, Retry
 from hookonce.events import ChannelUnhealthy, CommentReceived, Event
@@ -72,7 +72,7 @@ def comment() -> CommentReceived:
 
 
 async def buried(receiver: Receiver, event: Event[Any]) -> DeadLetter:
-    """Return the dead letter of an event, once it is one."""
+    """Wait until an event is a dead letter, and return the dead letter."""
     letters: list[DeadLetter] = []
 
     async def is_dead() -> bool:
@@ -114,7 +114,7 @@ class TestAnswers:
             (await sender.send(event, attempt=3)).expect(200, "duplicate")
         assert handler.attempts == [1]
 
-    async def test_of_50_copies_at_once_one_is_stored(self, receiver: Receiver) -> None:
+    async def test_only_one_of_50_concurrent_copies_is_stored(self, receiver: Receiver) -> None:
         handler = Handler(receiver)
         async with delivering(receiver, SECRET) as sender:
             event = comment()
@@ -124,7 +124,7 @@ class TestAnswers:
             await empty_inbox(receiver)
         assert handler.attempts == [1]
 
-    async def test_what_needs_no_handler_is_not_stored(self, receiver: Receiver) -> None:
+    async def test_an_event_without_a_handler_is_not_stored(self, receiver: Receiver) -> None:
         Handler(receiver)
         async with delivering(receiver, SECRET) as sender:
             (await sender.send(make_event(ChannelUnhealthy))).expect(200, "no_handler")
@@ -132,7 +132,9 @@ class TestAnswers:
             (await sender.send(unknown)).expect(200, "unknown_type")
             assert (await receiver.waiting.stats()).depth == 0
 
-    async def test_what_cannot_be_read_is_a_dead_letter_at_once(self, receiver: Receiver) -> None:
+    async def test_an_unreadable_delivery_is_a_dead_letter_at_once(
+        self, receiver: Receiver
+    ) -> None:
         Handler(receiver)
         async with delivering(receiver, SECRET) as sender:
             answer = await sender.send(b'{"id": "evt_cut', message_id="evt_cut")
@@ -201,7 +203,7 @@ class TestAnswers:
 
 
 class TestWorking:
-    async def test_a_failure_is_tried_again_after_its_back_off_and_only_what_failed(
+    async def test_after_the_backoff_only_the_failed_handlers_run_again(
         self, receiver: Receiver
     ) -> None:
         good, bad = Handler(receiver, "good"), Handler(receiver, "bad")
@@ -219,7 +221,7 @@ class TestWorking:
         assert bad.attempts == [1, 2, 3]
         assert told == [(1, 1), (2, 1)]
 
-    async def test_after_the_last_attempt_it_is_a_dead_letter_with_its_history(
+    async def test_an_event_that_fails_its_last_attempt_is_a_dead_letter_with_its_history(
         self, make_receiver: Callable[..., Receiver]
     ) -> None:
         receiver = make_receiver(max_attempts=3)
@@ -248,7 +250,7 @@ class TestWorking:
         assert (letter.reason, letter.error) == (DeadReason.REJECTED, "handler: Reject: not for us")
         assert handler.attempts == [1]
 
-    async def test_a_retry_comes_when_it_was_asked_for_whatever_the_back_off(
+    async def test_a_requested_retry_comes_at_the_requested_time_whatever_the_backoff(
         self, make_receiver: Callable[..., Receiver]
     ) -> None:
         receiver = make_receiver(backoff=LATER)
@@ -299,7 +301,7 @@ class TestWorking:
             assert entry is not None
             assert entry.due_unix - entry.history[0].ended_unix == pytest.approx(3600, abs=1)
 
-    async def test_no_more_run_at_once_than_allowed_and_all_are_run(
+    async def test_at_most_the_allowed_number_of_events_run_at_once_and_all_are_handled(
         self, make_receiver: Callable[..., Receiver]
     ) -> None:
         receiver = make_receiver(concurrency=3)
@@ -327,7 +329,8 @@ class TestWorking:
             await sender.send(comment())
             await empty_inbox(receiver)
         assert handler.attempts == list(range(1, 11))
-        assert 0.9 < loop.time() - started_at < 15  # not one look of an idle worker for each
+        # Ten polls of an idle worker would take much longer, so no attempt waited for a poll.
+        assert 0.9 < loop.time() - started_at < 15
 
     async def test_sync_handlers_run_in_threads(self, receiver: Receiver) -> None:
         seen: list[str] = []
@@ -375,7 +378,7 @@ class TestWorking:
 
 @asynccontextmanager
 async def worker_beside(make_receiver: Callable[..., Receiver]) -> AsyncIterator[Handler]:
-    """Work on the same store as a worker process would."""
+    """Run a worker of a second receiver on the same store, like a separate worker process."""
     receiver = make_receiver(embedded=False)
     handler = Handler(receiver)
     async with receiver.working():
@@ -383,7 +386,7 @@ async def worker_beside(make_receiver: Callable[..., Receiver]) -> AsyncIterator
 
 
 class TestWorkersOfTheirOwn:
-    async def test_they_handle_what_another_receiver_stored(
+    async def test_separate_workers_handle_events_that_another_receiver_stored(
         self, make_receiver: Callable[..., Receiver]
     ) -> None:
         receiver = make_receiver(embedded=False)
@@ -419,7 +422,9 @@ class TestWorkersOfTheirOwn:
             required = readiness.requiring_workers()
             assert (required.ready, required.problems, required.warnings) == (False, (warning,), ())
             await sender.send(comment())
-            assert caplog.text.count("has no worker") == 1  # not with every delivery
+            assert (
+                caplog.text.count("has no worker") == 1
+            )  # the warning is not repeated at every delivery
             async with worker_beside(make_receiver):
                 await empty_inbox(receiver)
                 assert (await receiver.check()).requiring_workers().ready
@@ -434,13 +439,12 @@ class TestWorkersOfTheirOwn:
             task.cancel()
             await asyncio.wait({task})
             assert isinstance(receiver.store, SQLiteStore)
-            connection = apsw.Connection(str(receiver.store.path))
-            connection.set_busy_timeout(1000 * int(PATIENCE_SECONDS))
-            connection.execute("DELETE FROM workers")  # as it is forgotten after a while
+            connection = sqlite_connection(receiver.store.path)
+            connection.execute("DELETE FROM workers")  # as if the worker's row had expired
             connection.close()
             assert not (await receiver.check()).ready
 
-    async def test_a_mounted_receiver_without_a_lifespan_says_that_nobody_works(
+    async def test_a_mounted_receiver_without_a_lifespan_reports_that_no_worker_runs(
         self, receiver: Receiver, caplog: pytest.LogCaptureFixture
     ) -> None:
         Handler(receiver)
@@ -462,7 +466,7 @@ class TestWorkersOfTheirOwn:
         assert not hasattr(receiver, "waiting")
         assert receiver.inbox is None
 
-    def test_memory_offers_no_inbox(self) -> None:
+    def test_a_memory_store_has_no_inbox(self) -> None:
         for store in ("memory://", MemoryStore()):
             with pytest.raises(ValueError, match="no inbox, because its events do not outlive"):
                 Receiver(secrets=SECRET, store=store, inbox=Inbox())
@@ -474,7 +478,7 @@ async def opened_by_the_shutdown(key_lock: asyncio.Event, receiver: Receiver) ->
 
 
 class TestStopping:
-    async def test_a_stop_lets_handlers_end_and_leaves_the_rest_for_the_next(
+    async def test_a_stopped_worker_finishes_its_handlers_and_leaves_other_events_to_the_next(
         self, make_receiver: Callable[..., Receiver]
     ) -> None:
         receiver = make_receiver(concurrency=1)
@@ -491,7 +495,7 @@ class TestStopping:
             await heir.has_run(2)
         assert heir.attempts == [1, 1]
 
-    async def test_what_does_not_end_in_time_is_released_for_the_next(
+    async def test_an_event_whose_handler_does_not_end_in_time_is_released_for_the_next_worker(
         self, make_receiver: Callable[..., Receiver]
     ) -> None:
         receiver = make_receiver(limits=Limits(drain_seconds=0.1))
@@ -504,7 +508,7 @@ class TestStopping:
             await heir.has_run(1)
         assert heir.attempts == [2]
 
-    async def test_a_stop_does_not_wait_for_the_next_beat_of_a_worker_that_is_full(
+    async def test_a_worker_without_free_places_stops_without_waiting_for_its_next_poll(
         self, make_receiver: Callable[..., Receiver]
     ) -> None:
         receiver = make_receiver(concurrency=1, limits=Limits(drain_seconds=0.1))
@@ -534,7 +538,7 @@ class TestStopping:
             assert (await receiver.check()).ready
         assert not receiver.is_open
 
-    async def test_an_operator_s_look_closes_nothing_of_a_receiver_that_serves(
+    async def test_an_operators_block_closes_nothing_of_a_serving_receiver(
         self, receiver: Receiver
     ) -> None:
         handler = Handler(receiver)
@@ -544,7 +548,7 @@ class TestStopping:
             (await sender.send(comment())).expect(202, "stored")
             await handler.has_run(1)
 
-    async def test_an_operator_s_look_before_leaves_a_mounted_receiver_open(
+    async def test_an_operators_earlier_block_leaves_a_mounted_receiver_usable(
         self, receiver: Receiver
     ) -> None:
         Handler(receiver)
@@ -566,7 +570,7 @@ class TestStopping:
 
 class TestTrouble:
     @pytest.mark.parametrize("call", ["fetch", "wait"])
-    async def test_work_goes_on_when_the_store_is_back(self, path: Path, call: str) -> None:
+    async def test_a_worker_continues_when_the_store_is_back(self, path: Path, call: str) -> None:
         store = FaultyInboxStore(SQLiteStore(path))
         store.failures[call] = 2
         receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox(backoff=SOON))
@@ -577,7 +581,7 @@ class TestTrouble:
             await handler.has_run(1)
             await empty_inbox(receiver)
 
-    async def test_work_goes_on_after_an_error_nobody_foresaw(
+    async def test_a_worker_continues_after_an_unexpected_error(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = SQLiteStore(path)
@@ -598,7 +602,7 @@ class TestTrouble:
             await handler.has_run(1)
             await until(lambda: not faults)
 
-    async def test_an_event_that_cannot_be_begun_holds_up_no_other_and_runs_none_twice(
+    async def test_an_event_that_cannot_be_begun_delays_no_other_event_and_repeats_none(
         self, make_receiver: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         receiver = make_receiver(embedded=False)
@@ -631,7 +635,7 @@ class TestTrouble:
         body = event.model_dump_json(by_alias=True).encode()
         async with aclosing(SQLiteStore(path)) as store:
             await store.enqueue(Delivery("default", event.id, event.type, 1.0, body), new_token())
-            for _ in range(2):  # two processes that end in the middle of it
+            for _ in range(2):  # as if two processes had died during an attempt
                 batch = await store.fetch(
                     1, 0.001, endpoint="default", worker="killed", token=new_token()
                 )
@@ -652,7 +656,8 @@ class TestTrouble:
         event = comment()
         body = event.model_dump_json(by_alias=True).encode()
         async with aclosing(SQLiteStore(path)) as store:
-            for _ in range(5):  # by receivers without an inbox, before this one was deployed
+            # A receiver without an inbox made these attempts before this receiver was deployed.
+            for _ in range(5):
                 claim = await store.claim(delivery_key("default", event.id), new_token(), 30)
                 assert isinstance(claim, Claimed)
                 await store.release(claim, frozenset(), "it failed")
@@ -686,7 +691,9 @@ class TestTrouble:
             for call in ("extend", "complete"):
                 store.gates.pop(call).set()
             begun = store.calls["complete"]
-            await until(lambda: store.calls["complete"] >= begun + 3)  # longer than the lease
+            await until(
+                lambda: store.calls["complete"] >= begun + 3
+            )  # the handler runs for longer than the lease
             store.failures.clear()
             await empty_inbox(receiver)
         assert handler.attempts == [1]
@@ -700,7 +707,7 @@ class TestTrouble:
         key_lock = asyncio.Event()
 
         @receiver.on_error
-        async def tell(error: ExceptionGroup[Exception]) -> None:  # noqa: ARG001 - as it is called
+        async def tell(error: ExceptionGroup[Exception]) -> None:  # noqa: ARG001 - error hooks get this argument
             await key_lock.wait()
 
         async with delivering(receiver, SECRET) as sender:
@@ -727,10 +734,8 @@ class TestTrouble:
             store.failures["extend"] = 10
             await sender.send(event)
             await handler.has_run(1)
-            await until_async(lambda: has_attempt(receiver, event, 2))
-            extensions = store.calls["extend"]
-            await until(lambda: store.calls["extend"] >= extensions + 12)  # two leases at least
-            assert await has_attempt(receiver, event, 2)
+            await until_async(lambda: has_lost_its_lease(receiver, event))
+            await until_async(lambda: keeps_its_lease(receiver, event, store))
             key_lock.set()
             await empty_inbox(receiver)
         assert handler.attempts == [1]
@@ -747,7 +752,7 @@ class TestTrouble:
             key_lock.set()
 
     async def test_a_lease_counts_from_before_the_store_was_asked(self, path: Path) -> None:
-        """It may have begun when the call did, and the answer come late."""
+        """The store may start a lease before it answers, so the worker counts from its own call."""
         store, limits = FaultyInboxStore(SQLiteStore(path)), Limits(lease_seconds=3.0)
         receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox(), limits=limits)
         handler = Handler(receiver)
@@ -759,10 +764,10 @@ class TestTrouble:
             begun = time.monotonic()
             assert store.calls["extend"] == 0
             await until(lambda: store.calls["extend"])
-            assert time.monotonic() - begun < 0.8  # a third of the lease is a second
+            assert time.monotonic() - begun < 0.8  # extended 1 s after the fetch began
             key_lock.set()
 
-    async def test_what_has_finished_is_remembered_though_the_release_failed_at_first(
+    async def test_a_finished_handler_is_remembered_although_the_first_release_failed(
         self, path: Path
     ) -> None:
         store = FaultyInboxStore(SQLiteStore(path))
@@ -776,7 +781,7 @@ class TestTrouble:
         assert good.attempts == [1]
         assert bad.attempts == [1, 2]
 
-    async def test_an_inbox_left_behind_by_a_receiver_that_has_none_any_more_is_warned_of(
+    async def test_events_in_an_inbox_that_the_receiver_no_longer_has_cause_a_warning(
         self, make_receiver: Callable[..., Receiver], path: Path
     ) -> None:
         before = make_receiver(embedded=False)
@@ -807,7 +812,8 @@ class TestTrouble:
             await until_async(waits)
             await older.waiting.retry(event.id)
             await until_async(lambda: has_attempts(older, event, 2))
-        await older.waiting.retry(event.id)  # only now, or the older one could take it once more
+        # Start the newer worker only now: before, the older worker could fetch the event again.
+        await older.waiting.retry(event.id)
         async with worker_beside(make_receiver) as newer:
             await newer.has_run(1)
 
@@ -842,9 +848,24 @@ async def has_attempts(receiver: Receiver, event: Event[Any], number: int) -> bo
     return entry is not None and not entry.in_flight and entry.attempts == number
 
 
-async def has_attempt(receiver: Receiver, event: Event[Any], number: int) -> bool:
+async def attempts(receiver: Receiver, event: Event[Any]) -> int:
     entry = await receiver.waiting.show(event.id)
-    return entry is not None and entry.attempts == number
+    return entry.attempts if entry else 0
+
+
+async def has_lost_its_lease(receiver: Receiver, event: Event[Any]) -> bool:
+    """Return whether a worker has fetched the event again while its first attempt goes on."""
+    return await attempts(receiver, event) > 1
+
+
+async def keeps_its_lease(receiver: Receiver, event: Event[Any], store: FaultyInboxStore) -> bool:
+    """Return whether no worker fetches the event again during at least two lease times.
+
+    On a busy machine an extension may come too late, so a lease that is lost now proves nothing.
+    """
+    before, extensions = await attempts(receiver, event), store.calls["extend"]
+    await until(lambda: store.calls["extend"] >= extensions + 12)
+    return await attempts(receiver, event) == before
 
 
 async def has_depth(receiver: Receiver, depth: int) -> bool:
@@ -852,7 +873,7 @@ async def has_depth(receiver: Receiver, depth: int) -> bool:
 
 
 class TestLooking:
-    async def test_what_waits_is_listed_shown_and_counted(
+    async def test_waiting_events_can_be_listed_shown_and_counted(
         self, make_receiver: Callable[..., Receiver]
     ) -> None:
         receiver = make_receiver(embedded=False)
@@ -882,7 +903,7 @@ class TestLooking:
 
 
 class TestConfiguration:
-    def test_a_back_off_grows_to_its_longest(self) -> None:
+    def test_a_backoff_grows_to_its_longest_wait(self) -> None:
         backoff = Backoff(first_seconds=10, factor=3, longest_seconds=100, jitter=0)
         assert [backoff.seconds(attempt, "evt_1") for attempt in (1, 2, 3, 4, 5_000)] == [
             10,
@@ -892,7 +913,7 @@ class TestConfiguration:
             100,
         ]
 
-    def test_jitter_spreads_it_and_no_further(self) -> None:
+    def test_jitter_keeps_a_backoff_within_its_bounds(self) -> None:
         backoff = Backoff(first_seconds=100, jitter=0.1)
         waits = {backoff.seconds(1, f"evt_{number}") for number in range(500)}
         assert len(waits) > 100
@@ -912,7 +933,7 @@ class TestConfiguration:
         ]
         assert 24 * 3600 < sum(waits) < 30 * 3600
 
-    def test_a_number_or_a_timedelta_is_the_first_wait(self) -> None:
+    def test_the_first_wait_of_a_backoff_is_a_number_or_a_timedelta(self) -> None:
         for first in (5, timedelta(seconds=5)):
             assert 4.5 <= Inbox(backoff=first).backoff_seconds(1, "evt_1") <= 5.5
 
@@ -929,7 +950,9 @@ class TestConfiguration:
             {"backoff": float("nan")},
         ],
     )
-    def test_what_makes_no_sense_is_refused(self, options: dict[str, Any]) -> None:
+    def test_settings_of_an_inbox_that_make_no_sense_are_refused(
+        self, options: dict[str, Any]
+    ) -> None:
         with pytest.raises(ValueError, match=r"must be|backoff takes a finite number"):
             Inbox(**options)
 
@@ -955,11 +978,11 @@ class TestConfiguration:
 async def test_each_attempt_of_a_worker_is_a_line_of_the_log(
     make_receiver: Callable[..., Receiver], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Handled, retry and when, buried: with the parts of a delivery's line as ``extra``."""
+    """The log line of each attempt has the same ``extra`` fields as the line of a delivery."""
     receiver = make_receiver(backoff=SOON)
 
     @receiver.on(CommentReceived)
-    async def fail_then_reject(event: CommentReceived, context: Context) -> None:  # noqa: ARG001 - the shape of a handler
+    async def fail_then_reject(event: CommentReceived, context: Context) -> None:  # noqa: ARG001 - a handler has these parameters
         raise ConnectionError("away") if context.attempt == 1 else Reject("no")
 
     @receiver.on(ChannelUnhealthy)
@@ -974,7 +997,7 @@ async def test_each_attempt_of_a_worker_is_a_line_of_the_log(
         await empty_inbox(receiver)
     lines = [one for one in caplog.records if "reason" in vars(one) and "status" not in vars(one)]
     told = {
-        (one.event_id, one.attempt, one.levelname, one.reason): one.getMessage()  # type: ignore[attr-defined]  # extra
+        (one.event_id, one.attempt, one.levelname, one.reason): one.getMessage()  # type: ignore[attr-defined]  # a field from `extra`
         for one in lines
     }
     assert {
@@ -993,7 +1016,7 @@ async def test_each_attempt_of_a_worker_is_a_line_of_the_log(
     parts = vars(lines[0]).keys() - own
     assert parts == vars(answered).keys() - own - {"status"}
     [failed] = [one for one in caplog.records if one.exc_info]
-    handler = failed.handler  # type: ignore[attr-defined]  # extra
+    handler = failed.handler  # type: ignore[attr-defined]  # a field from `extra`
     assert failed.getMessage() == (
         f"comment.received {spam.id} at default: attempt 1 failed: {handler}: ConnectionError:"
         " away; next attempt in 0 s"
@@ -1001,7 +1024,7 @@ async def test_each_attempt_of_a_worker_is_a_line_of_the_log(
 
 
 @pytest.mark.parametrize("cancelled", ["fetch", "wait"])
-async def test_a_worker_goes_on_when_its_store_cancels_a_call(
+async def test_a_worker_continues_if_its_store_cancels_a_call(
     tmp_path: Path, cancelled: str
 ) -> None:
     class Cancelling(FaultyInboxStore):

@@ -1,4 +1,7 @@
-"""Events of the inbox that wait for their turn: given back uncounted, and called, not polled."""
+"""Events that wait for a key lock use up no attempt, and a release makes the next event due.
+
+A key lock lets one call of a handler at a time run for a key. A due event may be fetched.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.deliveries import answer_of, deliver, empty_inbox, receiver_on, sqlite_url
+from support.deliveries import SECRET, answer_of, deliver, empty_inbox, receiver_on, sqlite_url
 from support.redis_servers import RedisServer
 from support.stores import FaultyInboxStore
 from support.waiting import until, until_async
@@ -23,6 +26,7 @@ from hookonce.stores.values import (
     Acquired,
     Busy,
     DeadReason,
+    EnqueueResult,
     KeyLock,
     Watermark,
     delivery_key,
@@ -38,7 +42,7 @@ NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
 
 class Serial:
-    """A handler of comments, one at a time for each post, that can be made to wait."""
+    """A handler of comments with one run at a time for each post; a test can make it wait."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.attempts: list[tuple[str, int]] = []
@@ -110,9 +114,9 @@ async def test_an_event_whose_key_is_locked_is_deferred_uncounted_and_woken_when
         assert entry.outstanding == {"serial"}
         taken = steps.fetched
         await asyncio.sleep(0.3)
-        assert steps.fetched == taken  # it is not polled
+        assert steps.fetched == taken  # the worker does not poll the store
         handler.key_lock.set()
-        await asyncio.wait_for(empty_inbox(receiver), 10)  # far earlier than a lease ends
+        await asyncio.wait_for(empty_inbox(receiver), 10)  # much sooner than a lease ends
     assert handler.attempts == [(first.id, 1), (second.id, 1)]
     assert handler.most_at_once == 1
     assert steps.retried == []
@@ -150,7 +154,7 @@ async def test_many_events_of_few_keys_are_all_handled_one_at_a_time(url: str) -
     assert {attempt for handler in handlers for _, attempt in handler.attempts} == {1}
 
 
-async def test_of_shuffled_events_the_newest_has_the_last_word(url: str) -> None:
+async def test_after_events_in_any_order_the_newest_counts(url: str) -> None:
     receiver = receiver_on(url, inbox=SOON)
     status: dict[str, datetime] = {}
     failures = random.Random(3)
@@ -180,20 +184,22 @@ async def test_of_shuffled_events_the_newest_has_the_last_word(url: str) -> None
     assert status == {f"chan_{n}": NOON + timedelta(seconds=76 + n) for n in range(4)}
 
 
-async def test_an_event_waits_for_the_end_of_a_lease_where_nobody_calls_it(tmp_path: Path) -> None:
+async def test_an_event_that_nobody_makes_due_waits_for_the_end_of_the_key_locks_lease(
+    tmp_path: Path,
+) -> None:
     store = SQLiteStore(tmp_path / "hooks.db")
     receiver = receiver_on(store, inbox=SOON)
     handler = Serial(receiver)
     async with receiver:
         assert (
             await store.acquire_key_lock(KEY_LOCK, new_token(), 0.6) == Acquired()
-        )  # of a process that dies
+        )  # as if its process had died: nobody releases the key lock
         await stored(receiver, comment())
         await empty_inbox(receiver)
     assert [attempt for _, attempt in handler.attempts] == [1]
 
 
-async def test_parking_uses_up_no_last_attempt(tmp_path: Path) -> None:
+async def test_waiting_for_a_key_lock_uses_up_no_attempt(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "hooks.db")
     inbox = Inbox(backoff=0.0, max_attempts=1)
     receiver, token = receiver_on(store, inbox=inbox), new_token()
@@ -212,8 +218,10 @@ async def test_parking_uses_up_no_last_attempt(tmp_path: Path) -> None:
     assert handler.attempts == [(event.id, 1)]
 
 
-async def test_who_leaves_between_the_look_and_the_note_is_not_missed(tmp_path: Path) -> None:
-    """Nobody could call an event that is still held, so it is noted after it was given back."""
+async def test_an_event_that_joins_the_queue_after_the_key_lock_was_released_is_made_due(
+    tmp_path: Path,
+) -> None:
+    """An event joins the queue only after its claim has ended, so the lock may be free by then."""
     store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
     receiver, token = receiver_on(store, inbox=SOON), new_token()
     handler, event = Serial(receiver), comment()
@@ -228,7 +236,7 @@ async def test_who_leaves_between_the_look_and_the_note_is_not_missed(tmp_path: 
     assert handler.attempts == [(event.id, 1)]
 
 
-async def test_an_event_that_could_not_be_noted_as_waiting_comes_when_the_lease_ends(
+async def test_an_event_that_could_not_join_the_queue_is_due_when_the_lease_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
@@ -244,11 +252,14 @@ async def test_an_event_that_could_not_be_noted_as_waiting_comes_when_the_lease_
         await empty_inbox(receiver)
     assert handler.attempts == [(event.id, 1)]
     assert warnings(caplog) == [
-        f"default:{event.id} waits until a lease ends: acquire_key_lock was told to fail"
+        (
+            f"could not queue default:{event.id} for its key lock; the next attempt follows when"
+            " that lock's lease ends: acquire_key_lock was told to fail"
+        )
     ]
 
 
-async def test_an_event_that_could_not_be_called_comes_when_the_lease_ends(
+async def test_an_event_that_could_not_be_made_due_is_due_when_the_lease_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
@@ -278,7 +289,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_releasing_a_key_lock_wakes_the_idle_worker_of_its_own_process(
     tmp_path: Path,
 ) -> None:
-    """Here by nothing but that: the store tells no worker that there is something to take."""
+    """The store notifies no worker of due events, so the release itself must wake the worker."""
     store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
     receiver = receiver_on(store, inbox=SOON)
     handler, first, second = Serial(receiver), comment(), comment()
@@ -296,7 +307,7 @@ async def test_releasing_a_key_lock_wakes_the_idle_worker_of_its_own_process(
         await until(lambda: handler.at_once)
         asked = store.calls["acquire_key_lock"]
         await stored(receiver, second)
-        # Then it is noted as waiting, and a worker that has looked once more is idle.
+        # Wait until the event is in the queue, and the worker has fetched once more and is idle.
         await until(lambda: waits_when_parked and store.calls["acquire_key_lock"] >= asked + 2)
         await until(lambda: store.calls["wait"] > waits_when_parked[0])
         handler.key_lock.set()
@@ -304,7 +315,7 @@ async def test_releasing_a_key_lock_wakes_the_idle_worker_of_its_own_process(
     assert handler.attempts == [(first.id, 1), (second.id, 1)]
 
 
-async def test_a_late_event_that_was_called_calls_the_next(tmp_path: Path) -> None:
+async def test_a_late_event_that_was_made_due_makes_the_next_event_due(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "hooks.db")
     receiver, token, steps = receiver_on(store, inbox=SOON), new_token(), Steps()
     ran: list[str] = []
@@ -335,7 +346,7 @@ async def test_a_late_event_that_was_called_calls_the_next(tmp_path: Path) -> No
 
 
 async def test_an_event_that_has_had_its_key_lock_is_not_woken_for_it_again(tmp_path: Path) -> None:
-    """It may wait for another key by then: it would come, and those behind it would not."""
+    """A release that woke this event again would not wake the next event in the queue."""
     store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
     receiver, token = receiver_on(store, inbox=SOON), new_token()
     handler, other = Serial(receiver), KeyLock("default", "other", "post_1")
@@ -351,10 +362,10 @@ async def test_an_event_that_has_had_its_key_lock_is_not_woken_for_it_again(tmp_
         for event in (before, early, behind):
             asked = store.calls["acquire_key_lock"]
             await stored(receiver, event)
-            # Of each gate, whether it is free, and then to be noted there.
+            # Two calls for each lock: the first finds it busy, the second joins its queue.
             await until(lambda asked=asked: store.calls["acquire_key_lock"] == asked + 4)  # type: ignore[misc]
         assert await store.release_key_lock(KEY_LOCK, token) == first
-        assert await store.make_due(_key(early))  # it comes before its turn
+        assert await store.make_due(_key(early))  # a worker now tries `early` before its turn
         await until(lambda: len(handler.attempts) == 3)
         called = await store.release_key_lock(other, token)
         assert called is not None
@@ -388,7 +399,7 @@ async def test_a_real_failure_beside_a_locked_key_is_counted_and_waits_for_its_b
     assert steps.parked == []
 
 
-async def test_a_wait_that_a_handler_asked_for_is_not_cut_short_by_a_call_from_before_it(
+async def test_a_requested_retry_is_not_made_due_early_by_an_earlier_key_lock(
     tmp_path: Path,
 ) -> None:
     store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
@@ -407,7 +418,8 @@ async def test_a_wait_that_a_handler_asked_for_is_not_cut_short_by_a_call_from_b
             await store.acquire_key_lock(key_lock, token, 60.0)
         asked = store.calls["acquire_key_lock"]
         await stored(receiver, event)
-        await until(lambda: store.calls["acquire_key_lock"] == asked + 4)  # it is noted at both
+        # Wait until the event is in both queues: two calls for each lock.
+        await until(lambda: store.calls["acquire_key_lock"] == asked + 4)
         assert await store.release_key_lock(other, token) == _key(event)
         await store.make_due(_key(event))
         await until(lambda: steps.retried)
@@ -456,3 +468,42 @@ async def _both_noted(store: SQLiteStore) -> bool:
 
 def _key(event: Event[Any]) -> Any:
     return f"default:{event.id}"
+
+
+async def test_a_key_function_that_raises_refuses_no_delivery(tmp_path: Path) -> None:
+    receiver = Receiver(secrets=SECRET, store=sqlite_url(tmp_path), inbox=Inbox(embedded=False))
+
+    def broken(event: CommentReceived) -> str:
+        raise ZeroDivisionError(event.id)
+
+    @receiver.on(CommentReceived, name="handler", serial_by=broken)
+    async def handle(_: CommentReceived) -> None: ...
+
+    async with receiver:
+        await stored(receiver, comment())
+        assert (await receiver.waiting.stats()).depth == 1
+
+
+async def test_the_store_gets_the_key_lock_of_an_event_with_one_handler(tmp_path: Path) -> None:
+    given: list[KeyLock | None] = []
+
+    class Noting(SQLiteStore):
+        async def enqueue(self, *args: Any, **options: Any) -> EnqueueResult:
+            given.append(options["key_lock"])
+            return await super().enqueue(*args, **options)
+
+    store = Noting(tmp_path / "hooks.db")
+    receiver = Receiver(secrets=SECRET, store=store, inbox=Inbox(embedded=False))
+
+    @receiver.on(CommentReceived, name="serial", serial_by=lambda event: event.data.post_id)
+    async def handle(_: CommentReceived) -> None: ...
+
+    async with receiver:
+        await stored(receiver, comment("post_7"))
+
+    @receiver.on(CommentReceived, name="free")
+    async def run_at_once(_: CommentReceived) -> None: ...
+
+    async with receiver:
+        await stored(receiver, comment("post_7"))
+    assert given == [KeyLock("default", "serial", "post_7"), None]

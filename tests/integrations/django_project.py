@@ -37,6 +37,6 @@ if not settings.configured:
 def project(urlpatterns: Sequence[Any], **changed: Any) -> Iterator[None]:
     """Use these URL patterns and settings while the block runs."""
     urlconf = ModuleType("urls_of_a_test")
-    urlconf.urlpatterns = list(urlpatterns)  # type: ignore[attr-defined]  # what makes it a URLconf
+    urlconf.urlpatterns = list(urlpatterns)  # type: ignore[attr-defined]  # Django reads this attribute
     with override_settings(ROOT_URLCONF=urlconf, **changed):
         yield

@@ -25,7 +25,7 @@ class Timer:
 
 
 def rest_api(request: httpx2.Request, body: bytes) -> Event:
-    """Return the event of a REST API (payload 1.0): original header names, and text as text."""
+    """Return the event of a REST API (payload 1.0): header names keep their case, text is plain."""
     headers = {name.title(): value for name, value in request.headers.items()}
     return {
         "resource": "/{proxy+}",
@@ -74,11 +74,11 @@ GATEWAYS: dict[str, Gateway] = {
 
 
 class LambdaTransport(httpx2.AsyncBaseTransport):
-    """Sends requests to functions; an instance handles one at a time, as in Lambda.
+    """A transport that calls Lambda functions; each instance handles one request at a time.
 
     Args:
         start: starts an instance.
-        gateway: makes events of requests.
+        gateway: turns a request into an event.
 
     """
 

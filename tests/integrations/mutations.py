@@ -5,14 +5,17 @@ import hashlib
 import hmac
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TypeAlias
 
-from hookonce.events import CommentReceived
-from hookonce.testing import event_body, make_event, signed_request
-from hookonce.verification.secrets import decode_secret
+from pydantic import JsonValue
+
+from hookonce import sign
+from hookonce.senders import Sender, publishing
+from hookonce.testing import event_body, signed_request
+from hookonce.verification.secrets import decode_secret, new_secret
 
 __all__ = ["MOST_BODY_BYTES", "Headers", "Mutated", "has_valid_signature", "mutated"]
 
@@ -20,7 +23,7 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 MOST_BODY_BYTES = 64 * 1024
 _SIGNATURE = re.compile(rb"v1,[A-Za-z0-9+/]{43}=")
-_SIGNED = (b"webhook-id", b"webhook-timestamp", b"webhook-signature")
+_PARTS = (b"id", b"timestamp", b"signature")
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Mutated:
     Attributes:
         changes: the names of its mutations; a request without mutations is genuine.
         ends: whether the client sends the body to its end.
+        families: the prefixes of the signed headers that the sender may use.
 
     """
 
@@ -39,6 +43,12 @@ class Mutated:
     body: bytes = field(repr=False)
     changes: tuple[str, ...] = ()
     ends: bool = True
+    families: tuple[bytes, ...] = (b"webhook",)
+
+    @property
+    def signed(self) -> list[bytes]:
+        """The names of the signed headers."""
+        return [b"%b-%b" % (family, part) for family in self.families for part in _PARTS]
 
     def values(self, name: bytes) -> list[bytes]:
         return [value for key, value in self.headers if key.lower() == name]
@@ -56,64 +66,88 @@ class Mutated:
 Mutation: TypeAlias = Callable[[Mutated, random.Random], Mutated]
 
 
-def mutated(chance: random.Random, secret: str, path: str) -> Mutated:
-    """Return a delivery with up to three mutations."""
-    body: bytes = chance.choice(_BODIES)(chance)
-    signed = signed_request(body, secret)
+def mutated(
+    chance: random.Random, secret: str, path: str, *, sender: Sender = publishing
+) -> Mutated:
+    """Return a delivery with up to three mutations.
+
+    A sender with two families of headers uses either of them or both. Then the families may also be
+    mixed.
+    """
+    body: bytes = chance.choice(_BODIES)(chance, sender)
+    signed = signed_request(body, secret, sender=sender)
     headers = [(name.encode(), value.encode("utf-8")) for name, value in signed.headers.items()]
     headers += [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))]
-    request = Mutated("POST", path, tuple(headers), body)
-    for mutation in chance.sample(_MUTATIONS, chance.choice([0, 1, 1, 1, 2, 2, 3])):
+    families = tuple(family.encode() for family in sender.headers)
+    request = Mutated("POST", path, tuple(headers), body, families=families)
+    mutations = _MUTATIONS
+    if len(families) > 1:
+        request = _in_families(request, chance)
+        mutations = [*_MUTATIONS, *_FAMILY_MUTATIONS]
+    for mutation in chance.sample(mutations, chance.choice([0, 1, 1, 1, 2, 2, 3])):
         request = mutation(request, chance)
         request = replace(request, changes=(*request.changes, mutation.__name__))
     return request
 
 
-def has_valid_signature(headers: Headers, body: bytes, secret: str) -> bool:
-    """Return whether the body verifies under any interpretation of the headers."""
-    ids, timestamps, signatures = (
-        [value.strip() for name, value in headers if name.lower() == wanted] for wanted in _SIGNED
-    )
-    shown = {entry for value in signatures for entry in _SIGNATURE.findall(value)}
+def has_valid_signature(
+    headers: Headers, body: bytes, secret: str, families: Sequence[str] = ("webhook",)
+) -> bool:
+    """Return whether the body verifies under any interpretation of the headers of any family.
+
+    WSGI servers and older versions of Django read `webhook_id` as `webhook-id`.
+    """
+    given = [(name.lower().replace(b"_", b"-"), value.strip()) for name, value in headers]
     key = decode_secret(secret)
-    for message_id, timestamp in product(ids, timestamps):
-        mac = hmac.digest(key, b".".join([message_id, timestamp, body]), hashlib.sha256)
-        if b"v1," + base64.b64encode(mac) in shown:
-            return True
+    for family in families:
+        ids, timestamps, signatures = (
+            [value for name, value in given if name == b"%b-%b" % (family.encode(), part)]
+            for part in _PARTS
+        )
+        shown = {entry for value in signatures for entry in _SIGNATURE.findall(value)}
+        for message_id, timestamp in product(ids, timestamps):
+            mac = hmac.digest(key, b".".join([message_id, timestamp, body]), hashlib.sha256)
+            if b"v1," + base64.b64encode(mac) in shown:
+                return True
     return False
 
 
-# bodies
+# Bodies of the requests
 
 
-def _event(chance: random.Random) -> bytes:
-    return (
-        make_event(CommentReceived, data={"text": "ż🍞" * chance.randrange(50)})
-        .model_dump_json(exclude_unset=True)
-        .encode()
-    )
+def _event(chance: random.Random, sender: Sender) -> bytes:
+    event_type, field = ("comment.received", "text")
+    if sender.name == "openai":
+        event_type, field = ("response.completed", "id")
+    data: dict[str, JsonValue] = {field: "ż🍞" * chance.randrange(50)}
+    return event_body(event_type, data=data, sender=sender)
 
 
-def _of_a_type(chance: random.Random) -> bytes:
-    return event_body(chance.choice(["post.target.failed", "webhook.test", "channel.unhealthy"]))
+def _of_a_type(chance: random.Random, sender: Sender) -> bytes:
+    event_type = chance.choice(["post.target.failed", "webhook.test", "channel.unhealthy"])
+    return event_body(event_type, sender=sender)
 
 
-def _no_event(chance: random.Random) -> bytes:
+def _no_event(chance: random.Random, _: Sender) -> bytes:
     return chance.choice([b"{}", b"null", b"[]", b"\x00", b"\xff\xfe", b"{" * 2000, b"1" * 5000])
 
 
-_BODIES: list[Callable[[random.Random], bytes]] = [_event, _event, _event, _of_a_type, _no_event]
+_BODIES: list[Callable[[random.Random, Sender], bytes]] = [
+    *(_event, _event, _event),
+    _of_a_type,
+    _no_event,
+]
 
 
-# mutations
+# Mutations of a request
 
 
 def _drop_header(request: Mutated, chance: random.Random) -> Mutated:
-    return replace(request, headers=request.without(chance.choice(_SIGNED)))
+    return replace(request, headers=request.without(chance.choice(request.signed)))
 
 
 def _repeat_header(request: Mutated, chance: random.Random) -> Mutated:
-    name = chance.choice(_SIGNED)
+    name = chance.choice(request.signed)
     values = request.values(name) or [b""]
     return request.with_header(
         name, chance.choice([values[0], b"", b"evt_other", values[0] + b" "])
@@ -121,7 +155,7 @@ def _repeat_header(request: Mutated, chance: random.Random) -> Mutated:
 
 
 def _spell_name(request: Mutated, chance: random.Random) -> Mutated:
-    name = chance.choice(_SIGNED)
+    name = chance.choice(request.signed)
     spell: Callable[[bytes], bytes] = chance.choice(
         [bytes.upper, bytes.title, lambda n: n.replace(b"-", b"_"), lambda n: b"x-" + n]
     )
@@ -133,30 +167,32 @@ def _spell_name(request: Mutated, chance: random.Random) -> Mutated:
 def _junk_value(request: Mutated, chance: random.Random) -> Mutated:
     junk = [b"", b" ", b"\xff\xfe", "żółć🍞".encode(), b"a.b", b"x" * 100_000, b"\t", b"v1,", b"v1"]
     junk += [b"-1", b"+1", b"1e9", b"1_0", "١٢٣".encode(), b"9" * 5000, b"nan", b"0", b"None"]
-    return request.with_value(chance.choice(_SIGNED), chance.choice(junk))
+    return request.with_value(chance.choice(request.signed), chance.choice(junk))
 
 
 def _change_value(request: Mutated, chance: random.Random) -> Mutated:
-    name = chance.choice(_SIGNED)
+    name = chance.choice(request.signed)
     value = bytearray((request.values(name) or [b"x"])[0] or b"x")
     value[chance.randrange(len(value))] = chance.choice(b"aA0+/=, .~")
     return request.with_value(name, bytes(value))
 
 
 def _more_signatures(request: Mutated, chance: random.Random) -> Mutated:
-    value = (request.values(_SIGNED[2]) or [b""])[0]
+    name = chance.choice([name for name in request.signed if name.endswith(b"-signature")])
+    value = (request.values(name) or [b""])[0]
     other = chance.choice([b"v1,AAAA", b"v2,x", b"v1a,x", b",", b"v1,,", b"v1," + b"A" * 43 + b"="])
     beside = [other] * chance.choice([1, 3, 50])
     beside.insert(chance.randrange(len(beside) + 1), value)
-    return request.with_value(_SIGNED[2], chance.choice([b" ", b"  ", b","]).join(beside))
+    return request.with_value(name, chance.choice([b" ", b"  ", b","]).join(beside))
 
 
 def _move_time(request: Mutated, chance: random.Random) -> Mutated:
-    stamp = (request.values(_SIGNED[1]) or [b"0"])[0]
+    name = chance.choice([name for name in request.signed if name.endswith(b"-timestamp")])
+    stamp = (request.values(name) or [b"0"])[0]
     if not (stamp.isdigit() and len(stamp) < 20):
         return request
     moved = int(stamp) + chance.choice([-400, 400, 10**9, -(10**9), 10**15])
-    return request.with_value(_SIGNED[1], b"%d" % moved)
+    return request.with_value(name, b"%d" % moved)
 
 
 _OTHER_HEADERS = [
@@ -207,7 +243,7 @@ def _announce_otherwise(request: Mutated, chance: random.Random) -> Mutated:
     return request.with_value(b"content-length", chance.choice(lengths))
 
 
-def _in_chunks(request: Mutated, chance: random.Random) -> Mutated:  # noqa: ARG001 - a mutation
+def _in_chunks(request: Mutated, chance: random.Random) -> Mutated:  # noqa: ARG001 - every mutation has these parameters
     headers = request.without(b"content-length")
     return replace(request, headers=headers).with_value(b"transfer-encoding", b"chunked")
 
@@ -233,7 +269,7 @@ def _change_byte(request: Mutated, chance: random.Random) -> Mutated:
     return _with_body(request, bytes(body), is_announced=True)
 
 
-def _break_off(request: Mutated, chance: random.Random) -> Mutated:  # noqa: ARG001 - a mutation
+def _break_off(request: Mutated, chance: random.Random) -> Mutated:  # noqa: ARG001 - every mutation has these parameters
     return replace(request, ends=False)
 
 
@@ -280,3 +316,52 @@ _MUTATIONS: list[Mutation] = [
     _other_method,
     _other_path,
 ]
+
+
+# Mutations of requests with two families of headers
+
+
+def _in_families(request: Mutated, chance: random.Random) -> Mutated:
+    """Return a genuine request with the headers of some of the families, in any order."""
+    chosen = chance.sample(request.families, chance.randint(1, len(request.families)))
+    values = [request.values(name)[0] for name in request.signed[: len(_PARTS)]]
+    headers = [
+        (b"%b-%b" % (family, part), value)
+        for family in chosen
+        for part, value in zip(_PARTS, values, strict=True)
+    ]
+    others = [header for header in request.headers if header[0] not in request.signed]
+    return replace(request, headers=(*headers, *others))
+
+
+def _rename_family(request: Mutated, chance: random.Random) -> Mutated:
+    """Give headers of a family the names of another family, or of an undeclared family."""
+    old, new = chance.choice(request.families), chance.choice([*request.families, b"acme"])
+    parts = chance.sample(_PARTS, chance.randint(1, len(_PARTS)))
+    names = {b"%b-%b" % (old, part): b"%b-%b" % (new, part) for part in parts}
+    headers = tuple((names.get(name, name), value) for name, value in request.headers)
+    return replace(request, headers=headers)
+
+
+def _add_family(request: Mutated, chance: random.Random) -> Mutated:
+    """Add a family with some headers of another message, which a stranger has signed."""
+    family = chance.choice(request.families)
+    forged = sign(_STRANGER, chance.choice(["msg_other", "evt_other"]), request.body)
+    parts = chance.sample(_PARTS, chance.randint(1, len(_PARTS)))
+    for part in parts:
+        value = forged[f"webhook-{part.decode()}"].encode()
+        request = request.with_header(b"%b-%b" % (family, part), value)
+    return request
+
+
+def _disagree(request: Mutated, chance: random.Random) -> Mutated:
+    """Let all families carry the same values, except in one header."""
+    for family, part in product(request.families, _PARTS):
+        values = [v for one in request.families for v in request.values(b"%b-%b" % (one, part))]
+        if values and not request.values(b"%b-%b" % (family, part)):
+            request = request.with_header(b"%b-%b" % (family, part), values[0])
+    return _change_value(request, chance)
+
+
+_STRANGER = new_secret()
+_FAMILY_MUTATIONS: list[Mutation] = [_rename_family, _add_family, _disagree, _disagree]

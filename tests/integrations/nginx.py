@@ -15,7 +15,7 @@ from support.waiting import PATIENCE_SECONDS
 
 __all__ = ["behind_nginx"]
 
-# The settings of nginx outside the server block, for a folder of the test.
+# The settings of nginx outside the server block; all its files are in a folder of the test.
 AROUND = """
 daemon off;
 pid nginx.pid;

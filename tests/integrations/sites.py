@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import httpx2
-from django.core.asgi import get_asgi_application  # type: ignore[import-untyped]  # ships no types
+from django.core.asgi import get_asgi_application  # type: ignore[import-untyped]  # Django ships no types
 from django.core.wsgi import get_wsgi_application  # type: ignore[import-untyped]
 from fastapi import APIRouter, FastAPI
 from flask import Blueprint, Flask, Response
@@ -65,7 +65,9 @@ class Adapter:
 
     @property
     def listens(self) -> bool:
-        """Whether there is a server; without one the answer comes after all handlers have ended."""
+        """Whether a server listens; an adapter without a server answers after its handlers have
+        ended.
+        """
         return self.serve is not None
 
 
@@ -95,7 +97,7 @@ async def _in_lambda(
     instances: list[aws_lambda.LambdaHandler] = []
 
     def start() -> aws_lambda.LambdaHandler:
-        # Each instance is a machine of its own; they share only the store.
+        # Each Lambda instance is a separate machine; all instances share only the store.
         instances.append(aws_lambda.mount(receiver.copy(store=store)))
         return instances[-1]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from django.core.asgi import get_asgi_application  # type: ignore[import-untyped]  # ships no types
+from django.core.asgi import get_asgi_application  # type: ignore[import-untyped]  # Django ships no types
 from django.core.wsgi import get_wsgi_application  # type: ignore[import-untyped]
 from documents.reading import GUIDE, blocks
 from support.servers import HttpSender, RawConnection, post, request_bytes, serving

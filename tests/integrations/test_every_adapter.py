@@ -20,7 +20,11 @@ from hookonce.testing import SignedRequest, event_body, make_event, new_event_id
 from hookonce.verification.secrets import new_secret
 from integrations.sites import ADAPTERS, Adapter, Served, sending
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_secret_is_logged")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.usefixtures("nothing_secret_is_logged"),
+    pytest.mark.sample(6),
+]
 
 LIMITS = Limits(body_bytes=4096)
 HURRIED = Limits(answer_seconds=0.5, body_seconds=0.3)
@@ -30,7 +34,7 @@ hurried = pytest.mark.parametrize("limits", [HURRIED], ids=["hurried"])
 
 
 class Handler:
-    """A handler that records bodies, waits while its gate is closed, and can be made to fail."""
+    """A handler that records bodies, waits while ``gate`` is closed, then raises any ``error``."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -43,7 +47,7 @@ class Handler:
     def runs(self) -> int:
         return len(self.bodies)
 
-    async def __call__(self, event: CommentReceived, context: Context) -> None:  # noqa: ARG002 - the signature of a handler
+    async def __call__(self, event: CommentReceived, context: Context) -> None:  # noqa: ARG002 - handlers have this parameter
         self.bodies.append(context.body)
         await until(self.gate.is_set)
         self.ended += 1
@@ -169,18 +173,20 @@ async def test_a_body_over_the_limit_is_answered_413_before_it_is_read(
     await is_logged(caplog, "body_too_large")
 
 
-async def test_a_body_of_just_the_limit_is_read(served: Served) -> None:
+async def test_a_body_of_exactly_the_limit_is_read(served: Served) -> None:
     filler = b"x" * LIMITS.body_bytes
     (await served.sender.send(filler)).expect(202, "quarantined")
 
 
-# In front of the other adapters something waits for the whole body.
+# These adapters see a body while it arrives; behind any other adapter, a server or framework waits
+# for the whole body first.
 SEEING = [name for name, a in ADAPTERS.items() if a.listens and a.sees_bodies_arrive]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("adapter", SEEING, indirect=True)
 @hurried
-async def test_a_body_that_drips_is_answered_408(
+async def test_a_body_that_arrives_too_slowly_is_answered_408(
     adapter: Adapter, served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     request = signed_request(comment(), SECRET)
@@ -188,13 +194,14 @@ async def test_a_body_that_drips_is_answered_408(
         headers = {"content-length": "4000"}
         await connection.write(request_bytes(request, path=adapter.path, headers=headers))
         answer = asyncio.create_task(connection.answer())
-        while not answer.done():  # a server that blocks notices only with the next byte
+        while not answer.done():  # a blocking server checks the time limit at the next byte
             await connection.write(b"x")
             await asyncio.wait({answer}, timeout=1.5 * HURRIED.body_seconds)
         (await answer).expect(408, "body_timeout")
     await is_logged(caplog, "body_timeout")
 
 
+@pytest.mark.sample(3)
 @hurried
 async def test_an_answer_comes_within_the_budget_and_the_retry_finds_a_slow_handler_done(
     adapter: Adapter, served: Served, handler: Handler
@@ -255,6 +262,7 @@ async def test_an_unknown_type_and_one_without_a_handler_are_accepted(
     assert handler.runs == 0
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
 async def test_another_method_is_answered_405(
     adapter: Adapter, served: Served, method: str, caplog: pytest.LogCaptureFixture
@@ -279,13 +287,14 @@ async def test_a_trailing_slash_is_answered_without_a_redirect(
     assert handler.runs == 1
 
 
+@pytest.mark.sample(4)
 async def test_deliveries_of_many_events_at_once_are_each_handled_once(
     served: Served, handler: Handler
 ) -> None:
     ids = [new_event_id() for _ in range(20)]
     bodies = [event_body("comment.received", event_id=event_id) for event_id in ids]
     answers = await asyncio.gather(*(served.sender.send(body) for body in bodies * 2))
-    # On a busy machine a copy may exceed this short budget; the sender retries it.
+    # On a busy machine a copy may exceed this short budget: 503, and the sender would retry.
     assert {(answer.status, answer.reason) for answer in answers} <= {
         (200, "handled"),
         (200, "duplicate"),

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Annotated, Any
 
 import httpx2
@@ -13,6 +14,7 @@ from support.servers import HttpSender, delivering
 from hookonce import Receiver
 from hookonce.events import CommentReceived
 from hookonce.integrations.fastapi import mount
+from hookonce.senders import Sender, openai, svix
 from hookonce.testing import make_event
 from hookonce.verification.secrets import new_secret
 
@@ -137,6 +139,27 @@ def test_a_path_without_a_slash_is_refused() -> None:
         mount(FastAPI(), make_receiver([]), "webhooks")
     with pytest.raises(ValueError, match="starts with a slash"):
         mount(FastAPI(), make_receiver([]), "")
+
+
+def test_openapi_claims_no_fields_of_another_sender() -> None:
+    app = FastAPI()
+    mount(app, Receiver(secrets=SECRET, store="memory://", sender=openai), "/webhooks")
+    operation = app.openapi()["paths"]["/webhooks"]["post"]
+    content = operation["requestBody"]["content"]["application/json"]
+    assert content["schema"] == {"type": "object", "title": "Event"}
+
+
+@pytest.mark.parametrize(
+    ("sender", "prefixes"), [(svix, ["svix", "webhook"]), (replace(svix, headers=("a",)), ["a"])]
+)
+def test_openapi_names_the_headers_of_the_sender(sender: Sender, prefixes: list[str]) -> None:
+    app = FastAPI()
+    mount(app, Receiver(secrets=SECRET, store="memory://", sender=sender), "/webhooks")
+    parameters = app.openapi()["paths"]["/webhooks"]["post"]["parameters"]
+    assert [one["name"] for one in parameters] == [
+        f"{prefix}-{ending}" for prefix in prefixes for ending in ("id", "timestamp", "signature")
+    ]
+    assert {one["required"] for one in parameters} == {len(prefixes) == 1}
 
 
 async def test_openapi_describes_the_request_and_the_answers() -> None:

@@ -38,7 +38,7 @@ def handler(gate: threading.Event, limits: Limits) -> Iterator[LambdaHandler]:
     receiver = Receiver(secrets=SECRET, store="memory://", limits=limits)
 
     @receiver.on(CommentReceived)
-    def wait(event: CommentReceived) -> None:  # noqa: ARG001 - the signature of a handler
+    def wait(event: CommentReceived) -> None:  # noqa: ARG001 - handlers have this parameter
         assert gate.wait(20)
 
     handler = mount(receiver)

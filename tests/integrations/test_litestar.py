@@ -88,7 +88,7 @@ async def test_deliveries_are_exempt_from_csrf_checks() -> None:
 async def test_no_guard_can_answer_a_redirect_or_410(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:  # noqa: ARG001 - the signature of a guard
+    def refuse(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:  # noqa: ARG001 - guards have this parameter
         raise HTTPException(status_code=status, headers={"location": "/login"})
 
     app = application(make_receiver(), guards=[refuse])

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from support.waiting import PATIENCE_SECONDS, until
 from hookonce import Inbox, Limits, Outcome, Receiver
 from hookonce.errors import StoreError
 from hookonce.events import CommentReceived
-from hookonce.integrations import loop_thread
 from hookonce.integrations.loop_thread import LoopThread
+from hookonce.outcome import BROKEN
+from hookonce.senders import publishing, standard, svix
 from hookonce.stores.memory import MemoryStore
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.headers import RawHeaders
@@ -60,7 +62,7 @@ def test_the_first_deliveries_of_many_threads_start_one_loop() -> None:
     loops: set[int] = set()
 
     @receiver.on(CommentReceived)
-    async def note(event: CommentReceived) -> None:  # noqa: ARG001 - the signature of a handler
+    async def note(event: CommentReceived) -> None:  # noqa: ARG001 - handlers have this parameter
         loops.add(id(asyncio.get_running_loop()))
 
     loop = LoopThread(receiver)
@@ -96,7 +98,7 @@ def test_close_drains_running_handlers_and_their_requests_are_answered() -> None
         assert begun.wait(PATIENCE_SECONDS)
         closing = pool.submit(loop.close)
         late = deliver(loop)
-        while late.status == 200:  # the closing thread may not have started
+        while late.status == 200:  # until the closing thread has started
             late = deliver(loop)
         assert late.reason == "shutting_down"
         assert not ended.is_set()
@@ -162,7 +164,7 @@ def test_embedded_workers_handle_the_inbox_in_the_thread(tmp_path: Path) -> None
     handled = threading.Event()
 
     @receiver.on(CommentReceived)
-    async def note(event: CommentReceived) -> None:  # noqa: ARG001 - the signature of a handler
+    async def note(event: CommentReceived) -> None:  # noqa: ARG001 - handlers have this parameter
         handled.set()
 
     loop = LoopThread(receiver)
@@ -210,15 +212,15 @@ def test_a_store_that_hangs_is_answered_503_in_time() -> None:
     assert time.monotonic() - began < PATIENCE_SECONDS / 2
 
 
-def test_a_handler_that_blocks_the_loop_does_not_hold_a_server_thread(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_handler_that_blocks_the_loop_holds_a_server_thread_as_long_as_the_sender_waits(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(loop_thread, "_LONGEST_ANSWER_SECONDS", 0.2)
-    receiver = Receiver(secrets=SECRET, store="memory://")
+    hasty = replace(publishing, rules=replace(publishing.rules, answer_seconds=0.2))
+    receiver = Receiver(secrets=SECRET, store="memory://", sender=hasty)
     gate = threading.Event()
 
     @receiver.on(CommentReceived)
-    async def block(event: CommentReceived) -> None:  # noqa: ARG001 - the signature of a handler
+    async def block(event: CommentReceived) -> None:  # noqa: ARG001 - handlers have this parameter
         gate.wait(PATIENCE_SECONDS)
 
     loop = LoopThread(receiver)
@@ -229,6 +231,23 @@ def test_a_handler_that_blocks_the_loop_does_not_hold_a_server_thread(
     assert any(r.levelno == logging.ERROR and "block" in r.getMessage() for r in caplog.records)
     gate.set()
     loop.close()
+
+
+def test_a_server_thread_waits_as_long_as_a_patient_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float | None] = []
+
+    class Noted(Future[Outcome]):
+        def result(self, timeout: float | None = None) -> Outcome:
+            waits.append(timeout)
+            return BROKEN
+
+    monkeypatch.setattr(LoopThread, "_submit", lambda *_: Noted())
+    for sender in (svix, publishing, standard):
+        receiver = Receiver(secrets=SECRET, store="memory://", sender=sender)
+        LoopThread(receiver).handle(b"", {}, waited=1.0)
+        longest = waits.pop()
+        assert longest is not None
+        assert receiver.limits.answer_seconds < 1.0 + longest < sender.rules.patience_seconds
 
 
 @pytest.mark.anyio

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from django.core.wsgi import get_wsgi_application  # type: ignore[import-untyped]  # ships no types
+from django.core.wsgi import get_wsgi_application  # type: ignore[import-untyped]  # Django ships no types
 from django.urls import include, path  # type: ignore[import-untyped]
 from fastapi import APIRouter, FastAPI
 from flask import Flask, redirect
@@ -30,13 +30,13 @@ from integrations.wsgi_servers import served_by_werkzeug
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(9, of="file")]
 
 SECRET = new_secret()
 
 
 def spellings(path: str) -> list[str]:
-    """Return other spellings of a path; a server or framework treats some of them as the same."""
+    """Return other spellings of a path; servers or frameworks treat some of them as the path."""
     name = path.rpartition("/")[2]
     return [
         f"{path}/",
@@ -95,14 +95,14 @@ async def answer_at(port: int, path: str) -> Answer:
 
 
 async def never_redirect(port: int, paths: "Iterable[str]", *, also: int = 404) -> None:
-    """Check that each path is answered 200, 400, 404 or with the status ``also``."""
+    """Check that the answer for each path has the status 200, 400, 404 or ``also``."""
     answers = {path: (await answer_at(port, path)).status for path in paths}
     assert {p: s for p, s in answers.items() if s not in {200, 400, 404, also}} == {}
     assert 200 in answers.values()
 
 
 @pytest.mark.parametrize("name", [name for name, adapter in ADAPTERS.items() if adapter.listens])
-async def test_no_adapter_redirects(name: str, tmp_path: Path) -> None:
+async def test_no_adapter_redirects_any_spelling_of_its_path(name: str, tmp_path: Path) -> None:
     adapter = ADAPTERS[name]
     async with served(adapter, tmp_path) as site:
         await never_redirect(site.port, spellings(adapter.path))
@@ -164,7 +164,9 @@ def at_a_prefix_alone() -> ASGIApp:
         (at_a_prefix_alone, "/webhooks"),
     ],
 )
-async def test_no_way_to_mount_a_receiver_redirects(made: object, path: str) -> None:
+async def test_no_mounted_receiver_redirects_any_spelling_of_its_path(
+    made: object, path: str
+) -> None:
     assert callable(made)
     paths = spellings(path) if path != "/api/" else [path, "/api//", "/api/%2F", "/api/.", "/api/;"]
     async with serving(made(), lifespan="off") as site:
@@ -172,7 +174,7 @@ async def test_no_way_to_mount_a_receiver_redirects(made: object, path: str) -> 
 
 
 async def test_a_guard_holds_where_a_mount_redirects_to_its_slash() -> None:
-    """Starlette redirects before the receiver gets the request."""
+    """Starlette redirects before the receiver gets the request, so only the guard can refuse."""
     app = Starlette(
         routes=[Mount("/api", app=make_receiver())],
         middleware=[Middleware(StatusGuard, paths=["/api"])],

@@ -62,7 +62,7 @@ async def test_a_body_that_middleware_has_consumed_is_named_in_the_log(
 
 
 class Reencoding:
-    """Middleware that parses bodies and serializes them again."""
+    """Middleware that parses JSON bodies and serializes them again."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -58,7 +58,7 @@ async def test_unfinished_bodies_do_not_hold_the_threads_of_gunicorn(
             wanted = (413, "body_too_large") if "refused" in kind else (408, "body_timeout")
             for connection in connections:
                 answer = await connection.answer_if_any()
-                if answer is not None or not drips:  # bytes sent after an answer may destroy it
+                if answer is not None or not drips:  # a client that still sends may lose an answer
                     assert answer is not None
                     answer.expect(*wanted)
             dripping.cancel()

@@ -1,4 +1,4 @@
-"""An incomplete body is not reported as a wrong signature."""
+"""A receiver does not report an incomplete body as a wrong signature."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -15,7 +15,7 @@ from hookonce.verification.secrets import new_secret
 from integrations.gunicorn_apps import GUNICORN_APPS, behind_gunicorn
 from integrations.sites import ADAPTERS, sending
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(20, of="file")]
 
 SECRET = new_secret()
 LISTENING = [name for name, adapter in ADAPTERS.items() if adapter.listens]
@@ -61,7 +61,7 @@ async def test_a_chunked_body_is_handled_or_refused_as_incomplete(
 ) -> None:
     request = signed_request(make_event(CommentReceived), SECRET)
     async with connected(name, tmp_path) as (path, connection):
-        # In one write: a server that reads no chunks may answer and close before the last chunk.
+        # Write it all at once: a server that reads no chunks may answer and close before the end.
         head = request_bytes(request, path=path, headers=CHUNKED)
         await connection.write(head + b"%x\r\n%b\r\n" % (len(request.body), request.body) + END)
         answer = await connection.answer()
@@ -83,7 +83,7 @@ async def test_an_empty_chunked_body_is_refused_as_incomplete(name: str, tmp_pat
 async def test_a_body_that_the_server_drops_is_refused_as_incomplete(
     name: str, upgrade: str, tmp_path: Path
 ) -> None:
-    """uvicorn drops the body of a request to upgrade the protocol."""
+    """uvicorn drops the body of a request that asks to upgrade the protocol."""
     request = signed_request(make_event(CommentReceived), SECRET)
     headers = {"connection": "upgrade", "upgrade": upgrade}
     headers["content-length"] = str(len(request.body))

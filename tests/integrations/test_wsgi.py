@@ -70,7 +70,7 @@ def call(app: "WSGIApplication", environ: dict[str, Any]) -> tuple[str, dict[str
     def start_response(
         status: str,
         headers: list[tuple[str, str]],
-        exc_info: object = None,  # noqa: ARG001 - the signature of WSGI
+        exc_info: object = None,  # noqa: ARG001 - WSGI has this parameter
     ) -> Callable[[bytes], object]:
         started.append((status, {name.lower(): value for name, value in headers}))
         return lambda _: None
@@ -84,7 +84,7 @@ def call(app: "WSGIApplication", environ: dict[str, Any]) -> tuple[str, dict[str
     return status, headers, body
 
 
-def test_it_conforms_to_pep_3333(app: WSGIReceiver) -> None:
+def test_the_wsgi_receiver_conforms_to_pep_3333(app: WSGIReceiver) -> None:
     status, headers, body = call(validator(app), environ_of(signed()))
     assert status == "200 OK"
     assert headers == {"content-type": "application/json", "content-length": str(len(body))}
@@ -155,7 +155,7 @@ def test_any_error_of_the_input_is_answered(
             super().__init__()
             self.error = error
 
-        def read1(self, size: int | None = -1, /) -> bytes:  # noqa: ARG002 - the signature of an input
+        def read1(self, size: int | None = -1, /) -> bytes:  # noqa: ARG002 - an input has this parameter
             raise self.error
 
     for error, wanted in ((OSError("reset"), "500"), (TimeoutError("socket"), "408")):
@@ -164,7 +164,7 @@ def test_any_error_of_the_input_is_answered(
     assert "reset" in caplog.text
 
 
-def test_it_can_be_mounted_below_a_path(app: WSGIReceiver) -> None:
+def test_the_wsgi_receiver_can_be_mounted_below_a_path(app: WSGIReceiver) -> None:
     def elsewhere(environ: Any, start_response: Any) -> Any:
         return Response(status=404)(environ, start_response)
 
@@ -174,7 +174,7 @@ def test_it_can_be_mounted_below_a_path(app: WSGIReceiver) -> None:
     assert call(mounted, environ_of(signed(), path="/api/hooks/x"))[0] == "404 Not Found"
 
 
-def test_it_can_be_mounted_on_another_application() -> None:
+def test_the_wsgi_receiver_can_be_mounted_on_another_application() -> None:
     site = Response(b"the site")
     receiver = Receiver(secrets=SECRET, store="memory://")
     with closing(mount(site, receiver, "/hooks/")) as app:
@@ -218,7 +218,7 @@ def test_a_guard_passes_other_answers_on(app: WSGIReceiver) -> None:
 
 
 def test_a_guard_works_for_an_application_that_answers_late() -> None:
-    def generator(environ: Any, start_response: Any) -> Iterator[bytes]:  # noqa: ARG001 - the signature of WSGI
+    def generator(environ: Any, start_response: Any) -> Iterator[bytes]:  # noqa: ARG001 - WSGI has this parameter
         start_response("302 Found", [("Location", "/login")])
         yield b"go away"
 

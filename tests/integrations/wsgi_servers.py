@@ -23,12 +23,12 @@ class _ThreadingServer(ThreadingMixIn, WSGIServer):
 
 
 class _Silent(WSGIRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class has this parameter name
         pass
 
 
 class _SilentWerkzeug(WerkzeugRequestHandler):
-    def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002 - its name there
+    def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002 - the base class has this parameter name
         pass
 
 

@@ -1,4 +1,4 @@
-"""The emulator answers as in the exchanges, which were written by hand from the interface."""
+"""The emulator's answers match the exchanges, which were written by hand from the interface."""
 
 import re
 from base64 import b64decode
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Conversation:
-    """The exchanges of a script, one after the other, with the values that are the service's own.
+    """Runs the exchanges of a script in order; remembers ids and other values of the service.
 
     Attributes:
         own: what the script writes for such a value, and what the service has made of it.
@@ -28,7 +28,7 @@ class Conversation:
         self.own: dict[str, str] = {}
 
     async def hold(self, exchange: Exchange) -> None:
-        """Make the request, and check the answer."""
+        """Send the request, and check the answer."""
         for name, value in exchange.before.items():
             if name == "seconds":
                 await self._service.advance(seconds=value)
@@ -44,7 +44,7 @@ class Conversation:
             content=body_of(request),
         )
         if "url" in request:
-            del sent.headers["authorization"]  # an address of its own, which gets no key
+            del sent.headers["authorization"]  # a URL of the storage, which must not get the key
         response = await self._api.send(sent)
         expected = exchange.response
         assert response.status_code == expected["status"], response.text

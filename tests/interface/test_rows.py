@@ -1,8 +1,8 @@
-"""Every row of six parts of the interface has a test, or an exchange, that names it.
+"""A test or an exchange names each row of six parts of the interface.
 
-The rows are those of the document, copied into ``rows.yaml``; how many there are of each group is
-counted here, so that none is left out of the copy. A test names a row in its docstring, an exchange
-in its line: as a whole, beside nothing else but punctuation.
+``rows.yaml`` has a copy of the document's rows. These tests count the rows of each group, so that
+the copy lacks none. A test names a row in its docstring, and an exchange names a row in its line.
+The name must be complete, and only punctuation may stand beside it.
 """
 
 import ast
@@ -45,7 +45,7 @@ def parts() -> dict[str, dict[str, list[str | dict[str, list[str]]]]]:
 
 
 def names() -> Iterator[str]:
-    """Yield the words by which rows are named."""
+    """Yield the words that name each row."""
     for groups in parts().values():
         for rows in groups.values():
             for row in rows:
@@ -71,12 +71,12 @@ def checks() -> tuple[str, ...]:
 
 
 def is_named(name: str) -> bool:
-    """Return whether a test names the row, and not only a longer text."""
+    """Return whether a test names exactly this row, not only a longer text."""
     whole = re.compile(rf'(?:^|["(;:,.|])\s*{re.escape(name)}\s*(?:$|["(;:),.|])')
-    return any(whole.search(text) for text in checks())
+    return any(name in text and whole.search(text) for text in checks())
 
 
-def test_the_copy_has_as_many_rows_as_the_document() -> None:
+def test_the_copy_of_the_interface_has_every_row() -> None:
     assert {
         part: {group: len(rows) for group, rows in groups.items()}
         for part, groups in parts().items()

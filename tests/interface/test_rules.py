@@ -52,11 +52,13 @@ def aimed(channel: str = "ch_insta", **target: Any) -> list[dict[str, Any]]:
     return [{"channelId": channel, **target}]
 
 
-# Errors
+# The part "Errors"
 
 
 async def test_an_error_has_the_documented_fields(here: Bakery) -> None:
-    """Errors: "error.code"; "error.kind"; "error.message"; "error.hint"; "error.details"."""
+    """Interface, Errors: "error.code"; "error.kind"; "error.message"; "error.hint";
+    "error.details".
+    """
     body = {"targets": aimed(), "mode": "schedule", "scheduledAt": iso(-60), "caption": "Rye."}
     errors = [
         await refused(here, 404, "post.not_found", "GET", "/v1/posts/nowhere"),
@@ -77,12 +79,12 @@ async def test_an_error_has_the_documented_fields(here: Bakery) -> None:
     assert "issues" in errors[2]["details"]
 
 
-def test_a_kind_is_one_of_seven() -> None:
-    """Errors: "error.kind": the enum."""
+def test_the_kind_of_an_error_is_one_of_seven() -> None:
+    """Interface, Errors: "error.kind": the enum."""
     assert listed(ErrorKind) == KINDS
 
 
-# States
+# The part "States and transitions"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_a_kind_is_one_of_seven() -> None:
 def test_a_resource_has_the_documented_states_and_its_steps_lead_to_no_others(
     states: Any, table: Table, expected: str
 ) -> None:
-    """States: "Target: pending, queued, publishing, published, failed, held, skipped".
+    """Interface, States: "Target: pending, queued, publishing, published, failed, held, skipped".
 
     "Channel: active, needs_reconnect, disconnected, error".
     """
@@ -108,12 +110,13 @@ def test_a_resource_has_the_documented_states_and_its_steps_lead_to_no_others(
     [(MediaStatus, "uploading, ready, failed"), (CommentStatus, "open, assigned, done")],
 )
 def test_media_and_comments_have_the_documented_states(states: Any, expected: str) -> None:
-    """States: "Media: uploading, ready, failed"; "Comment: open, assigned, done"."""
+    """Interface, States: "Media: uploading, ready, failed"; "Comment: open, assigned, done"."""
     assert listed(states) == set(expected.split(", "))
 
 
 def test_a_post_has_the_documented_states_and_its_targets_lead_to_no_others() -> None:
-    """States: "Post: draft, pending_approval, scheduled, publishing, published, failed, partial".
+    """Interface, States: "Post: draft, pending_approval, scheduled, publishing, published, failed,
+    partial".
 
     Their steps are tests of their own.
     """
@@ -128,11 +131,13 @@ def test_a_post_has_the_documented_states_and_its_targets_lead_to_no_others() ->
     assert reached == listed(PostStatus)
 
 
-# Limits, Authentication
+# The parts "Limits" and "Authentication"
 
 
 async def test_there_is_no_tool_server_so_every_operation_counts(here: Bakery) -> None:
-    """Limits, rule 3: its initialize and tool-listing calls are no operations of `/v1`."""
+    """Interface, Limits, rule 3: the tool server's initialize and tool-listing calls are no
+    operations of `/v1`.
+    """
     assert all(operation.path.startswith("/v1/") for operation in OPERATIONS)
     left = int((await here.api.get("/v1/me")).headers["x-ratelimit-remaining"])
     for number, operation in enumerate(OPERATIONS, start=1):
@@ -141,7 +146,7 @@ async def test_there_is_no_tool_server_so_every_operation_counts(here: Bakery) -
 
 
 async def test_a_delivery_has_no_key_and_is_verified_by_its_signature() -> None:
-    """Authentication 10: "Webhook requests are authenticated by signature"."""
+    """Interface, Authentication 10: "Webhook requests are authenticated by signature"."""
     arrived: list[tuple[list[tuple[bytes, bytes]], bytes]] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -166,26 +171,28 @@ async def test_a_delivery_has_no_key_and_is_verified_by_its_signature() -> None:
             verify(body, forged.headers, service.secret())
 
 
-# Versioning
+# The part "Versioning"
 
 
 @pytest.mark.parametrize("mode", ["draft", "schedule", "now", "queue"])
 @pytest.mark.parametrize("value", [7, "everyone", ["public"]])
 async def test_settings_of_a_wrong_value_are_refused(here: Bakery, mode: str, value: Any) -> None:
-    """Versioning 4, the one exception; Versioning 6: wrong-type or out-of-range settings values."""
+    """Interface, Versioning 4, the one exception; Versioning 6: wrong-type or out-of-range
+    settings values.
+    """
     targets = aimed("ch_tube", contentType="video", settings={"privacy": value})
     body = {"mode": mode, "targets": targets, "mediaIds": ["med_oven"], "scheduledAt": iso(3600)}
     await refused(here, 422, "validation.failed", "POST", "/v1/posts", json=body)
 
 
 async def test_a_first_comment_on_a_platform_without_them_is_refused(here: Bakery) -> None:
-    """Versioning 4; Versioning 6: firstComment on an unsupported platform."""
+    """Interface, Versioning 4; Versioning 6: firstComment on an unsupported platform."""
     body = {"targets": aimed("ch_tube", firstComment="First!"), "mediaIds": ["med_oven"]}
     await refused(here, 422, "first_comment.unsupported", "POST", "/v1/posts", json=body)
 
 
 async def test_a_post_that_is_going_out_is_neither_edited_nor_deleted(here: Bakery) -> None:
-    """Versioning 4; Versioning 6: editing or deleting a post that is going out."""
+    """Interface, Versioning 4; Versioning 6: editing or deleting a post that is going out."""
     path = f"/v1/posts/{await here.create('now')}"
     body = {"targets": aimed(), "caption": "Changed."}
     await refused(here, 409, "post.publishing", "PATCH", path, json=body)
@@ -195,7 +202,9 @@ async def test_a_post_that_is_going_out_is_neither_edited_nor_deleted(here: Bake
 async def test_a_post_awaiting_approval_is_neither_published_nor_rescheduled(
     here: Bakery,
 ) -> None:
-    """Versioning 4; Versioning 6: publishing or rescheduling a post awaiting approval."""
+    """Interface, Versioning 4; Versioning 6: publishing or rescheduling a post awaiting
+    approval.
+    """
     await refused(here, 409, "post.pending_approval", "POST", "/v1/posts/post_waiting/publish")
     with pytest.raises(RefusedError) as caught:
         here.service.app.reschedule("post_waiting", here.service.now + timedelta(minutes=1))
@@ -203,7 +212,7 @@ async def test_a_post_awaiting_approval_is_neither_published_nor_rescheduled(
 
 
 async def test_only_a_channel_that_failed_is_retried(here: Bakery) -> None:
-    """Versioning 4; Versioning 6: retry only on failed channels."""
+    """Interface, Versioning 4; Versioning 6: retry only on failed channels."""
     post = await here.create("now")
     await here.service.advance(minutes=1)
     with pytest.raises(RefusedError) as caught:
@@ -212,7 +221,7 @@ async def test_only_a_channel_that_failed_is_retried(here: Bakery) -> None:
 
 
 async def test_a_contributors_scheduled_post_waits_for_approval(here: Bakery) -> None:
-    """Versioning 4; Versioning 6: a contributor's scheduled post waits for approval."""
+    """Interface, Versioning 4; Versioning 6: a contributor's scheduled post waits for approval."""
     body = {"targets": aimed(), "mode": "schedule", "scheduledAt": iso(60), "caption": "Rye."}
     body["mediaIds"] = ["med_bread"]
     response = await here.as_role("contributor", "POST", "/v1/posts", body)
@@ -223,7 +232,7 @@ async def test_a_contributors_scheduled_post_waits_for_approval(here: Bakery) ->
 
 
 async def test_a_draft_that_is_published_right_away_must_pass_every_check(here: Bakery) -> None:
-    """Versioning 6: publishing a draft right away runs the same checks as scheduling."""
+    """Interface, Versioning 6: publishing a draft right away runs the same checks as scheduling."""
     draft = await here.create("draft", "ch_tube", mediaIds=[])
     published = await refused(here, 422, "validation.failed", "POST", f"/v1/posts/{draft}/publish")
     body = {"targets": aimed("ch_tube", caption="Hello."), "mode": "schedule"}
@@ -236,13 +245,15 @@ async def test_a_draft_that_is_published_right_away_must_pass_every_check(here: 
 
 
 async def test_mode_schedule_without_a_time_is_refused(here: Bakery) -> None:
-    """Versioning 6: mode schedule without scheduledAt answers post.schedule_required."""
+    """Interface, Versioning 6: mode schedule without scheduledAt answers post.schedule_required."""
     body = {"targets": aimed(), "mode": "schedule", "mediaIds": ["med_bread"]}
     await refused(here, 422, "post.schedule_required", "POST", "/v1/posts", json=body)
 
 
 async def test_a_cursor_is_the_id_of_the_last_row_or_a_timestamp(here: Bakery) -> None:
-    """Versioning 7: pagination cursors became the id of the last row; times still work."""
+    """Interface, Versioning 7: pagination cursors became the id of the last row; times still
+    work.
+    """
     page = (await here.api.get("/v1/posts", params={"limit": 1})).json()
     [first] = page["data"]
     assert page["nextCursor"] == first["id"]
@@ -253,14 +264,14 @@ async def test_a_cursor_is_the_id_of_the_last_row_or_a_timestamp(here: Bakery) -
 
 
 async def test_the_list_of_media_has_only_finished_uploads(here: Bakery) -> None:
-    """Versioning 7: list of media shows only finished uploads."""
+    """Interface, Versioning 7: list of media shows only finished uploads."""
     media = (await here.api.get("/v1/media")).json()["data"]
     assert {one["status"] for one in media} == {"ready"}
     assert "med_half" not in [one["id"] for one in media]
 
 
-async def test_the_other_header_carries_a_key_as_well() -> None:
-    """Versioning 7: the key may be sent in X-API-Key."""
+async def test_a_key_may_be_sent_in_x_api_key() -> None:
+    """Interface, Versioning 7: the key may be sent in X-API-Key."""
     service = EmulatedService()
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(service.api),
@@ -271,7 +282,7 @@ async def test_the_other_header_carries_a_key_as_well() -> None:
 
 
 async def test_the_free_plan_has_a_key_and_no_access() -> None:
-    """Versioning 7: the free plan's /v1 access answers 402 api.not_on_plan."""
+    """Interface, Versioning 7: the free plan's /v1 access answers 402 api.not_on_plan."""
     async with EmulatedService(plan="free") as service, calling(service) as api:
         for operation in OPERATIONS:
             response = await api.request(operation.method, operation.path)
@@ -279,7 +290,7 @@ async def test_the_free_plan_has_a_key_and_no_access() -> None:
 
 
 async def test_the_quota_belongs_to_the_workspace_of_the_key() -> None:
-    """Versioning 7: workspace keys and a daily quota per workspace."""
+    """Interface, Versioning 7: workspace keys and a daily quota per workspace."""
     async with (
         EmulatedService(plan="starter") as one,
         EmulatedService(plan="starter") as other,
@@ -300,14 +311,14 @@ async def test_the_quota_belongs_to_the_workspace_of_the_key() -> None:
 
 
 async def test_operations_without_a_shape_are_listed_and_not_served(here: Bakery) -> None:
-    """Versioning 7: a capabilities listing and a media import operation were added."""
+    """Interface, Versioning 7: a capabilities listing and a media import operation were added."""
     for method, path in (("GET", "/v1/capabilities"), ("POST", "/v1/media/imports")):
         assert f"{method} {path}" in NOT_SHOWN
         await refused(here, 404, "api.not_found", method, path)
 
 
 async def test_deprecated_names_are_still_accepted() -> None:
-    """Versioning 4: a fix refuses only requests that were never allowed."""
+    """Interface, Versioning 4: a fix refuses only requests that were never allowed."""
     async with bakery() as here, calling(here.service) as api:
         body = {
             "baseCaption": "Rye.",

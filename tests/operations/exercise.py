@@ -1,4 +1,4 @@
-"""Delivers every kind of delivery to real receivers, for the tests of observers."""
+"""Sends every kind of delivery to real receivers, for the tests of observers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Sample:
 
 
 def samples(source: PrometheusObserver | str) -> list[Sample]:
-    """Return the samples of an observer, or of a text."""
+    """Return the samples of an observer, or of metrics in text form."""
     text = source if isinstance(source, str) else generate_latest(source.registry).decode()
     return [
         Sample(sample.name, sample.labels, sample.value)
@@ -120,7 +120,7 @@ async def _inline(observer: Observer, here: Path, at_the_end: LookOn) -> None:
         bare = signed_request(comment, SECRET)
         headers = {n: v for n, v in bare.headers.items() if n != "webhook-id"}
         (await sender.post(SignedRequest(bare.body, headers))).expect(400, "missing_id")
-        # Blocking a loop takes a second, and has its own test.
+        # Report a blocked loop without blocking one: that takes a second, and has its own test.
         observer.loop_blocked(LoopBlocked("inline", "fails-once", 1.0))
         await at_the_end(receiver)
 
@@ -149,7 +149,8 @@ async def _through_an_inbox(observer: Observer, here: Path, at_the_end: LookOn) 
         (await sender.send(comment, attempt=2)).expect(200, "duplicate")
         (await sender.send(make_event(PostTargetFailed))).expect(202, "stored")
 
-        # Key locks have their own tests.
+        # Report these two steps without causing them: that takes key locks, which have their own
+        # tests.
         waits = Delivery("queued", comment.id, comment.type, 0.0, b"")
         observer.event_deferred(EventDeferred(waits, 1, 30.0))
         observer.handler_skipped(HandlerSkipped(waits, "works", 1, SkipReason.STALE))

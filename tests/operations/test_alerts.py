@@ -70,7 +70,7 @@ async def shown(tmp_path: Path) -> list[Sample]:
         await observer.refresh()
 
     await deliver_everything(observer, tmp_path, refresh)
-    observer.count_request(RequestKind.RECEIVER, 200)  # `hookonce serve` calls it
+    observer.count_request(RequestKind.RECEIVER, 200)  # `hookonce serve` calls this method
     return samples(observer)
 
 

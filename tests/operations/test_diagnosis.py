@@ -1,4 +1,4 @@
-"""A diagnosis names each usual mistake and each pair, agrees with verify, and shows no secret.
+"""A diagnosis names usual mistakes, alone and in pairs, agrees with verify, shows no secret.
 
 The standard library signs here, with the bytes that a mistaken signer would use.
 """
@@ -20,12 +20,15 @@ from hypothesis import strategies as st
 from hookonce import Refusal, VerificationError, sign, verify
 from hookonce.operations.diagnosis import Diagnosis, diagnose
 from hookonce.samples.events import event_body
+from hookonce.senders import Sender, openai, publishing, svix
 from hookonce.verification.headers import RawHeaders
 from hookonce.verification.secrets import decode_secret
 
+pytestmark = pytest.mark.sample(90, of="file")
+
 NOW = 1_780_000_000
 
-# Has both characters that differ in the URL-safe alphabet, and one '='.
+# A secret with both characters that the URL-safe alphabet replaces, and with one '='.
 KEY = bytes.fromhex("fbff") + b"the key of these tests, 32 byt"
 SECRET = "whsec_" + base64.b64encode(KEY).decode()
 ANOTHER = "whsec_" + base64.b64encode(b"another key that signed nothing!").decode()
@@ -38,7 +41,7 @@ BODY = (
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A delivery as it was signed, as it arrived, and as the receiver is configured."""
+    """A delivery as its sender signed it and as it arrived, and the receiver's settings."""
 
     key: bytes = KEY
     signed_id: str = "evt_1"
@@ -210,7 +213,8 @@ def check_sentences(found: Diagnosis) -> None:
     """Check that each explanation gives its cause and its fix in a sentence."""
     for explanation in found.explanations:
         for text in (explanation.cause, explanation.fix):
-            assert re.fullmatch(r"(?!XX)[A-Zw].*[^X]\.", text), text  # a header's name is no word
+            # A header's name does not count as a word.
+            assert re.fullmatch(r"(?!XX)[A-Zw].*[^X]\.", text), text
             assert not re.search(r"[A-Z]{3,} [A-Z]{2,}|[a-z ]XX|XX[a-z ]", text), text
 
 
@@ -247,7 +251,7 @@ PAIRS = [
     for first, second in combinations(MISTAKES, 2)
     if MISTAKES[first].part != MISTAKES[second].part
     and {MISTAKES[first].part, MISTAKES[second].part} != BODY_PARTS
-    # Those bodies have no id that could show which one was signed.
+    # Without an id in the body, nothing shows which id was signed.
     and not (first == "another id" and second in WITHOUT_ID)
 ]
 
@@ -271,7 +275,7 @@ def test_two_mistakes_at_once_are_both_named(first: Mistake, second: Mistake) ->
 )
 def test_two_changes_of_the_body_are_both_named(first: str, second: str) -> None:
     mistakes = MISTAKES[first], MISTAKES[second]
-    # One of them alone would do for a body that is the shortest way of writing it.
+    # Each change alone would turn the body into its shortest form.
     body = BODY if REWRITTEN in mistakes[0].says else BODY.replace(b",", b" ,")
     delivery = replace(Delivery(), signed_body=body, body=body)
     check(mistakes[1](mistakes[0](delivery)).diagnosis(), *mistakes)
@@ -279,7 +283,7 @@ def test_two_changes_of_the_body_are_both_named(first: str, second: str) -> None
 
 @pytest.mark.parametrize("change", ["byte order mark", "newline at its end", "CRLF at its end"])
 def test_a_rewritten_body_hides_changes_that_parsing_skips(change: str) -> None:
-    """The fix is the same: verify the raw bytes."""
+    """Both changes have the same fix: verify the raw bytes."""
     delivery = MISTAKES[change](MISTAKES["body as Python writes it"](Delivery()))
     check(delivery.diagnosis(), MISTAKES["body as Python writes it"])
 
@@ -383,7 +387,7 @@ def test_a_forged_delivery_is_called_so() -> None:
 def test_a_malformed_signature_is_not_called_forged() -> None:
     headers = Delivery().headers | {"webhook-signature": "v1a,AAAA v1,too-short"}
     (explanation,) = diagnose(BODY, headers, [SECRET], now=NOW).explanations
-    assert explanation.cause.startswith("webhook-signature has no well-formed v1 entry")
+    assert explanation.cause.startswith("webhook-signature has no well-formed entry")
 
 
 @pytest.mark.parametrize("name", list(Delivery().headers))
@@ -416,13 +420,54 @@ def test_a_malformed_header_is_named(name: str, value: str, fix: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["webhook-id", "webhook-timestamp"])
-def test_a_header_that_was_added_is_named(name: str) -> None:
+def test_a_header_that_a_proxy_has_added_is_named(name: str) -> None:
     headers = [*Delivery().headers.items(), (name, "1")]
     found = diagnose(BODY, headers, [SECRET], now=NOW)
     assert found.refusal == f"conflicting_{name.removeprefix('webhook-')}"
     (explanation,) = found.explanations
     assert "repeated with different values" in explanation.cause
     assert "proxy" in explanation.fix
+
+
+ACME = Sender(name="acme", headers=("acme",))
+
+
+@pytest.mark.parametrize(
+    ("sender", "carried", "cause", "fix"),
+    [
+        (publishing, svix, "are svix-id, svix-timestamp and svix-signature", "such as svix: in"),
+        (ACME, publishing, "but the sender 'acme' has others.", "such as publishing: in the"),
+        (openai, ACME, "of the delivery are acme-id, acme-timestamp", "Sender(headers=('acme',),"),
+    ],
+)
+def test_a_delivery_with_the_headers_of_another_sender_is_named(
+    sender: Sender, carried: Sender, cause: str, fix: str
+) -> None:
+    headers = sign(SECRET, "evt_1", BODY, sender=carried, timestamp=NOW)
+    found = diagnose(BODY, headers, [SECRET], now=NOW, sender=sender)
+    assert found.refusal == "missing_id"
+    (explanation,) = found.explanations
+    assert cause in explanation.cause
+    assert fix in explanation.fix
+    assert diagnose(BODY, headers, [SECRET], now=NOW, sender=carried).genuine
+
+
+def test_the_headers_of_the_sender_are_named() -> None:
+    headers = sign(SECRET, "evt_1", BODY, sender=svix, timestamp=NOW)
+    del headers["svix-signature"]
+    (missing,) = diagnose(BODY, headers, [SECRET], now=NOW, sender=svix).explanations
+    assert missing.cause == "The svix-signature or webhook-signature header is missing or empty."
+    assert missing.fix.startswith("Let proxies pass on every svix-* and webhook-* header")
+    replaced = sign(SECRET, "evt_1", BODY, sender=svix, timestamp=NOW) | {"svix-id": "evt_2"}
+    (explanation,) = diagnose(BODY, replaced, [SECRET], now=NOW, sender=svix).explanations
+    assert explanation.cause.startswith("svix-id was replaced")
+
+
+def test_the_tolerance_is_that_of_the_sender() -> None:
+    patient = Sender(name="patient", tolerance_seconds=900)
+    headers = Delivery().headers
+    assert not diagnose(BODY, headers, [SECRET], now=NOW + 800).genuine
+    assert diagnose(BODY, headers, [SECRET], now=NOW + 800, sender=patient).genuine
 
 
 def test_an_unusable_secret_and_a_missing_header_are_both_named() -> None:
@@ -451,8 +496,8 @@ def test_an_unusable_secret_is_named_although_another_matches() -> None:
     assert found.genuine
     assert causes(found) == [
         (
-            "Secret 1 cannot be used: this is not a whsec_ secret but a public key of the"
-            " asymmetric scheme."
+            "Secret 1 cannot be used: the public key cannot be used: it has 3 bytes, and an ed25519"
+            " public key has 32; copy the whole value again."
         ),
         "Only secret 2 of 2 matches: the sender still signs with an older secret.",
     ]
@@ -469,7 +514,7 @@ def test_without_a_usable_secret_the_timestamp_is_still_checked(secrets: Any, no
 
 
 def test_one_secret_may_be_a_plain_string() -> None:
-    """As for ``verify``; its characters are not taken for secrets."""
+    """A string is one secret, as for ``verify``, and not a sequence of one-letter secrets."""
     assert diagnose(BODY, Delivery().headers, SECRET, now=NOW) == Diagnosis(None, ())
     found = diagnose(BODY, Delivery().headers, ANOTHER, retired=SECRET, now=NOW)
     assert causes(found) == ["The delivery is signed with a retired secret."]
@@ -510,7 +555,7 @@ def test_a_deeply_nested_body_is_diagnosed(depth: int, opening: str, closing: st
 
 @pytest.mark.parametrize("body", [rb'{"id":"\ud800"}', rb'["\udfff"]', rb'{"\ud83c":1}'])
 def test_a_lone_surrogate_is_diagnosed(body: bytes) -> None:
-    """JSON allows it, but UTF-8 does not."""
+    """JSON allows a lone surrogate, but UTF-8 does not."""
     found = diagnose(body, Delivery().headers, [SECRET], now=NOW)
     assert found.refusal is Refusal.NO_MATCHING_SIGNATURE
 
@@ -604,7 +649,7 @@ def test_any_signed_delivery_has_a_diagnosis_with_the_verdict_of_verify(
     assert found.genuine or found.explanations
 
 
-# No sentence of an explanation contains a piece of these by chance.
+# Texts that no sentence of an explanation contains by chance.
 _PIECE = 8
 PRIVATE = st.text("ABCDEFGHJKLMNPQRSTUVWXYZ", min_size=24, max_size=40)
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def shown(receiver: Receiver, folder: Path) -> tuple[float, bool, str]:
-    """Return the gauge, whether the doctor finds dead letters, and the inspector's count."""
+    """Return what the gauge, the doctor and the inspector report about dead letters."""
     observer = PrometheusObserver()
     observer.know(receiver)
     await observer.refresh()

@@ -404,7 +404,7 @@ async def test_no_secret_signature_or_body_is_in_any_attribute(
 
 
 def test_names_are_those_of_the_conventions() -> None:
-    """The observer does not use the constants, because their package moves them."""
+    """The observer does not import the conventions' constants, because their package moves them."""
     source = Path(OpenTelemetryObserver.__init__.__code__.co_filename).read_text("utf-8")
     used = set(re.findall(r'"(messaging\.[\w.]+)"', source))
     known = {

@@ -80,7 +80,8 @@ async def test_every_process_shows_the_metrics_of_all(
             assert value(shown, "deliveries_total", reason="duplicate") == 1
             assert value(shown, "answer_duration_seconds_count") == 4
             assert value(shown, "handler_duration_seconds_count", handler="comments") == 2
-            # The gauges of the common store are not added up, and have no label of a process.
+            # All processes share the store, so its gauges are not summed, and have no process
+            # label.
             assert value(shown, "dead_letters") == 1
             assert value(shown, "secrets") == 1
         before = value(await read(second), "last_success_timestamp_seconds")

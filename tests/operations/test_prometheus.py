@@ -20,6 +20,7 @@ from hookonce.events import EVENT_CLASSES, CommentReceived
 from hookonce.operations.prometheus import PrometheusObserver, metrics_routes
 from hookonce.outcome import NOT_POST, Outcome, Reason
 from hookonce.receiver.receiver import note_unread
+from hookonce.senders import openai
 from hookonce.stores.memory import MemoryStore
 from hookonce.stores.values import StoreStats
 from hookonce.testing import TestSender, event_body, make_event
@@ -133,6 +134,18 @@ async def test_the_last_success_and_failure_leave_out_test_events_and_other_meth
     assert value(observer, "last_failure_timestamp_seconds") == 2000
 
 
+async def test_the_types_of_the_receivers_sender_are_labels(observer: PrometheusObserver) -> None:
+    receiver = Receiver(secrets=SECRET, store="memory://", sender=openai, observers=[observer])
+    observer.know(receiver)
+    body = b'{"id":"evt_1","type":"%s","created_at":1719168000,"data":{"id":"resp_1"}}'
+    async with TestSender(receiver, secrets=SECRET, sender=openai, path="/") as sender:
+        for event_type in (b"response.completed", b"a.new.type"):
+            await sender.send(body % event_type, message_id=event_type.decode().replace(".", "_"))
+    shown = generate_latest(observer.registry).decode()
+    assert 'event_type="response.completed"' in shown
+    assert "a.new.type" not in shown
+
+
 async def test_registered_types_are_labels_and_all_others_are_unknown(
     observer: PrometheusObserver,
 ) -> None:
@@ -155,8 +168,8 @@ async def test_registered_types_are_labels_and_all_others_are_unknown(
     assert sorted((s.labels["event_type"], s.value) for s in counted) == [
         ("ad.published", 1),
         ("story.shared", 1),
-        ("unknown", 1),  # handled by the pattern
-        ("unknown", 1),  # ignored
+        ("unknown", 1),  # the handler's pattern matches this type
+        ("unknown", 1),  # no handler: the event is ignored
     ]
 
 
@@ -205,7 +218,7 @@ async def test_no_secret_signature_body_or_id_is_shown(
 
 
 class TestStoreGauges:
-    async def test_they_show_what_the_store_holds(
+    async def test_the_gauges_show_the_counts_of_the_store(
         self, observer: PrometheusObserver, tmp_path: Path
     ) -> None:
         async def refresh(receiver: Receiver) -> None:

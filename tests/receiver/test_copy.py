@@ -1,4 +1,4 @@
-"""A copy of a receiver: the same handlers and settings, other parts where a test wants them."""
+"""`Receiver.copy`: a copy has the same handlers and settings, except those that a test replaces."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hookonce.outcome import Outcome
 from hookonce.routing.handler import ErrorHook, Handler
 from hookonce.routing.router import Router
 from hookonce.routing.table import HandlerTable
+from hookonce.senders import publishing
 from hookonce.stores.memory import MemoryStore
 from hookonce.testing import TestSender, make_event
 from hookonce.verification.headers import RawHeaders
@@ -47,7 +48,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def production(path: Path) -> Receiver:
-    """Return a receiver as one is configured for production."""
+    """Return a receiver configured as in production."""
     return Receiver(
         secrets=[PRODUCTION],
         store=f"sqlite:///{path}",
@@ -64,7 +65,7 @@ def comment() -> CommentReceived:
 
 
 class TestParts:
-    async def test_with_a_store_in_memory_and_no_inbox_it_handles_inside_the_request(
+    async def test_a_copy_with_a_memory_store_and_no_inbox_handles_inside_the_request(
         self, production: Receiver, path: Path
     ) -> None:
         handler = Noting(production)
@@ -73,13 +74,11 @@ class TestParts:
         async with TestSender(copied, secrets=SECRET) as sender:
             (await sender.send(event)).expect(200, "handled")
         assert handler.ids == [event.id]
-        assert not path.exists()  # noqa: ASYNC240 - nobody else waits
+        assert not path.exists()  # noqa: ASYNC240 - the call blocks no other task
         with pytest.raises(AttributeError, match="no inbox"):
-            copied.waiting  # noqa: B018 - reading it is what raises
+            copied.waiting  # noqa: B018 - reading the attribute raises the error
 
-    async def test_other_secrets_take_the_place_of_the_original_ones(
-        self, production: Receiver
-    ) -> None:
+    async def test_the_secrets_of_a_copy_replace_the_originals(self, production: Receiver) -> None:
         Noting(production)
         copied = production.copy(secrets=SECRET, store="memory://", inbox=None)
         async with TestSender(copied, secrets=SECRET) as sender:
@@ -88,18 +87,22 @@ class TestParts:
         assert copied.current_secrets() == (SECRET,)
         assert production.current_secrets() == (PRODUCTION,)
 
-    async def test_what_is_not_given_stays(self, production: Receiver, path: Path) -> None:
+    async def test_a_copy_keeps_settings_that_are_not_changed(
+        self, production: Receiver, path: Path
+    ) -> None:
         Noting(production)
         copied = production.copy()
         assert copied.endpoint == "main"
         async with TestSender(copied, secrets=PRODUCTION) as sender:
-            (await sender.send(comment(), skew=100)).expect(401)  # the tolerance
-            (await sender.send(b" " * 6000)).expect(413)  # the limits
-            (await sender.send(comment())).expect(202, "stored")  # the inbox
-        assert path.exists()  # noqa: ASYNC240 - nobody else waits
+            (await sender.send(comment(), skew=100)).expect(401)  # the copy has the same tolerance
+            (await sender.send(b" " * 6000)).expect(413)  # the copy has the same limits
+            (await sender.send(comment())).expect(202, "stored")  # the copy has the same inbox
+        assert path.exists()  # noqa: ASYNC240 - the call blocks no other task
 
-    async def test_it_reads_the_headers_of_the_same_service(self) -> None:
-        original = Receiver(secrets=SECRET, store="memory://", service="acme")
+    async def test_a_copy_reads_the_headers_of_the_same_service(self) -> None:
+        original = Receiver(
+            secrets=SECRET, store="memory://", sender=publishing.with_service("acme")
+        )
         attempts: list[int | None] = []
 
         @original.on(CommentReceived, name="handler")
@@ -108,11 +111,12 @@ class TestParts:
 
         copied = original.copy()
         for service in ("acme", "another"):
-            async with TestSender(copied, secrets=SECRET, service=service) as sender:
+            named = publishing.with_service(service)
+            async with TestSender(copied, secrets=SECRET, sender=named) as sender:
                 await sender.send(comment(), attempt=2)
         assert attempts == [2, None]
 
-    async def test_without_another_store_they_share_what_was_handled(self) -> None:
+    async def test_a_copy_without_a_new_store_shares_the_handled_events(self) -> None:
         original = Receiver(secrets=SECRET, store=MemoryStore())
         handler, event = Noting(original), comment()
         async with TestSender(original, secrets=SECRET) as sender:
@@ -123,7 +127,9 @@ class TestParts:
             (await sender.send(event)).expect(200, "handled")
         assert handler.ids == [event.id, event.id]
 
-    async def test_the_clock_is_that_of_verification_and_of_a_store_given_as_a_url(self) -> None:
+    async def test_the_clock_of_a_copy_is_used_by_verification_and_by_a_store_given_as_a_url(
+        self,
+    ) -> None:
         now = [time.time() + 100_000]
         original = Receiver(secrets=SECRET, store="memory://")
         Noting(original)
@@ -132,7 +138,7 @@ class TestParts:
         async with TestSender(copied, secrets=SECRET) as sender:
             (await sender.send(event)).expect(401)
             (await sender.send(event, skew=-100_000)).expect(200, "handled")
-            now[0] += 16 * 86400  # the store has forgotten it by its clock
+            now[0] += 16 * 86400  # the retention is over, so the store has forgotten the event
             (await sender.send(event, skew=-100_000 - 16 * 86400)).expect(200, "handled")
 
     async def test_a_store_given_as_a_url_keeps_the_original_retention(
@@ -140,7 +146,8 @@ class TestParts:
     ) -> None:
         handler = Noting(production)
         now = [time.time()]
-        copied = production.copy(inbox=None)  # shares the store, and knows the retention still
+        # This copy uses the same store object. It must pass the retention on to the next copy.
+        copied = production.copy(inbox=None)
         again = copied.copy(secrets=SECRET, store="memory://", clock=lambda: now[0])
         event = comment()
         async with TestSender(again, secrets=SECRET) as sender:
@@ -156,12 +163,12 @@ class TestParts:
         [
             ({"secrets": None}, SecretError),
             ({"secrets": "nothing"}, SecretError),
-            ({"store": "memory://"}, ValueError),  # which has no inbox
+            ({"store": "memory://"}, ValueError),  # the memory store has no inbox
             ({"store": "ftp://nowhere"}, ValueError),
             ({"inbox": 3}, TypeError),
         ],
     )
-    def test_parts_that_a_receiver_refuses_a_copy_refuses_too(
+    def test_a_copy_refuses_the_settings_that_a_receiver_refuses(
         self, production: Receiver, parts: dict[str, Any], error: type[Exception]
     ) -> None:
         with pytest.raises(error):
@@ -169,9 +176,9 @@ class TestParts:
 
 
 class TestHandlers:
-    async def test_it_has_the_handlers_error_hooks_and_event_classes(self) -> None:
+    async def test_a_copy_has_the_handlers_error_hooks_and_event_classes(self) -> None:
         class OwnComment(CommentReceived):
-            """What this application makes of a comment."""
+            """This application's own class for comments."""
 
         original = Receiver(secrets=SECRET, store="memory://")
         seen: list[object] = []
@@ -192,12 +199,12 @@ class TestHandlers:
             (await sender.send(comment())).expect(500)
         assert seen == [OwnComment, ValueError]
 
-    def test_what_is_registered_later_stays_with_the_one_it_was_registered_with(self) -> None:
+    def test_handlers_registered_later_belong_to_one_receiver_only(self) -> None:
         original = Receiver(secrets=SECRET, store="memory://")
         Noting(original, "both")
         copied = original.copy()
         Noting(original, "later")
-        Noting(copied, "later")  # the name is free here
+        Noting(copied, "later")  # the name is free in the copy
         Noting(copied, "copy")
         original.on_error(lambda _: None)
         assert [handler.name for handler in original.handlers] == ["both", "later"]
@@ -210,7 +217,7 @@ class TestHandlers:
         Noting(original.copy(), "copy")
         assert outer.handlers == ()
 
-    def test_the_original_does_not_hold_on_to_its_copies(self) -> None:
+    def test_the_original_does_not_keep_its_copies_alive(self) -> None:
         original = Receiver(secrets=SECRET, store="memory://")
         Noting(original)
         router = Router(original.handlers, original.error_hooks)
@@ -218,7 +225,7 @@ class TestHandlers:
         gc.collect()
         assert [copied() for copied in copies] == [None, None]
 
-    async def test_the_handlers_of_a_router_take_the_place_of_the_original_ones(self) -> None:
+    async def test_the_handlers_of_a_given_router_replace_the_originals(self) -> None:
         original = Receiver(secrets=SECRET, store="memory://")
         own = Noting(original)
         router = Router()
@@ -230,7 +237,7 @@ class TestHandlers:
 
 
 class TestRouterOfChangedHandlers:
-    def test_it_has_the_same_names_and_wants_with_other_functions(self) -> None:
+    def test_a_router_of_changed_handlers_keeps_names_and_types(self) -> None:
         router = Router()
         router.on("comment.*", MessageReceived, name="one")(lambda _: None)
         router.on_unknown(name="two")(lambda _: None)
@@ -276,7 +283,7 @@ class Counting(Receiver):
 
 
 class TestSubclasses:
-    async def test_what_a_subclass_overrides_is_in_force_in_the_copy_also_over_http(self) -> None:
+    async def test_overrides_of_a_subclass_apply_in_the_copy_also_over_http(self) -> None:
         original = Counting("mine", PRODUCTION)
         Noting(original)
         copied = original.copy(secrets=SECRET, store="memory://")
@@ -304,13 +311,13 @@ class TestSubclasses:
         Noting(original)
         async with TestSender(original, secrets=SECRET):
             pass
-        copied = original.copy()  # used without a lifespan, which would open any
+        copied = original.copy()  # the copy is used without a lifespan, which would open the store
         await TestSender(original, secrets=SECRET).send(comment())
         (await TestSender(copied, secrets=SECRET).send(comment())).expect(200, "handled")
 
 
 class TestCurrentSecrets:
-    def test_they_come_newest_first_from_whatever_the_receiver_was_given(self) -> None:
+    def test_current_secrets_are_newest_first_for_every_kind_of_source(self) -> None:
         for given in (
             [SECRET, PRODUCTION],
             (SECRET, PRODUCTION),
@@ -320,26 +327,26 @@ class TestCurrentSecrets:
             assert receiver.current_secrets() == (SECRET, PRODUCTION)
         assert Receiver(secrets=SECRET, store="memory://").current_secrets() == (SECRET,)
 
-    def test_a_provider_is_asked_at_each_call(self) -> None:
+    def test_current_secrets_asks_a_provider_at_each_call(self) -> None:
         provider = ChangingSecrets(PRODUCTION)
         receiver = Receiver(secrets=provider, store="memory://")
         provider.secrets = [SECRET, PRODUCTION]
         assert receiver.current_secrets() == (SECRET, PRODUCTION)
 
-    def test_a_list_that_is_changed_later_changes_nothing_as_in_verification(self) -> None:
+    def test_current_secrets_ignores_later_changes_of_a_list(self) -> None:
         given = [SECRET]
         receiver = Receiver(secrets=given, store="memory://")
         given.clear()
         assert receiver.current_secrets() == (SECRET,)
 
     @pytest.mark.parametrize("now", [[], ["whpk_nothing"]], ids=["none", "unusable"])
-    def test_what_cannot_be_used_is_an_error(self, now: list[str]) -> None:
+    def test_current_secrets_raises_if_a_secret_cannot_be_used(self, now: list[str]) -> None:
         provider = ChangingSecrets(SECRET)
         receiver = Receiver(secrets=provider, store="memory://")
         provider.secrets = now
         with pytest.raises(SecretError):
             receiver.current_secrets()
 
-    def test_no_repr_shows_one(self) -> None:
+    def test_no_repr_shows_a_current_secret(self) -> None:
         receiver = Receiver(secrets=SECRET, store="memory://")
         assert SECRET not in repr(receiver) + repr(receiver.copy()) + str(receiver)

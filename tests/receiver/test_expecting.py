@@ -1,4 +1,4 @@
-"""A program waits for the events it causes, and asks elsewhere for those that do not come."""
+"""`Receiver.expecting` waits for a program's events; a poll finds results without events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def anyio_backend() -> str:
 
 
 async def some_turns(count: int) -> None:
-    """Let the event loop go round so often."""
+    """Let the event loop run for this many turns."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -56,7 +56,7 @@ async def test_an_event_that_came_before_the_block_is_given_if_the_condition_nam
             await expected.first()
 
 
-async def test_an_event_of_more_than_a_minute_ago_is_another_one() -> None:
+async def test_an_event_of_more_than_a_minute_ago_is_not_given() -> None:
     now = time.time()
     receiver = Receiver(secrets=SECRET, store="memory://", clock=lambda: now)
     await deliver(receiver, comment("evt_1"))
@@ -111,13 +111,15 @@ async def test_only_events_of_the_classes_and_the_condition_are_given_each_once(
         assert [(await expected.first()).id for _ in range(2)] == ["evt_2", "evt_3"]
 
 
-async def test_nothing_in_time_is_a_timeout(receiver: Receiver) -> None:
+async def test_without_an_event_in_time_first_raises_a_timeout(receiver: Receiver) -> None:
     async with receiver.expecting(CommentReceived, within=0.05) as expected:
         with pytest.raises(TimeoutError, match=r"within 0\.05 s"):
             await expected.first()
 
 
-async def test_the_poll_gives_what_came_earlier_or_does_not_come(receiver: Receiver) -> None:
+async def test_the_poll_finds_results_whose_event_came_earlier_or_never_comes(
+    receiver: Receiver,
+) -> None:
     answers: list[str | None] = [None, None, "published"]
 
     async def poll() -> str | None:
@@ -157,7 +159,7 @@ async def test_a_condition_that_raises_fails_the_wait_and_not_the_delivery(
             await expected.first()
 
 
-async def test_after_the_block_nobody_listens_any_more(receiver: Receiver) -> None:
+async def test_after_the_block_no_events_are_observed(receiver: Receiver) -> None:
     async with receiver.expecting(CommentReceived, within=5) as expected:
         pass
     await deliver(receiver, comment())
@@ -168,7 +170,7 @@ async def test_after_the_block_nobody_listens_any_more(receiver: Receiver) -> No
 async def test_an_event_that_arrives_while_its_wait_is_cancelled_stays_for_the_next(
     receiver: Receiver, turns: int
 ) -> None:
-    """However many turns of the loop lie between the arrival and the cancellation."""
+    """The next wait gets the event, however many loop turns pass before the cancellation."""
     async with receiver.expecting(CommentReceived, within=5) as expected:
         waiting = asyncio.create_task(expected.first())
         await some_turns(3)
@@ -191,7 +193,7 @@ async def test_each_event_wakes_one_of_several_that_wait(receiver: Receiver) -> 
         assert {event.id for event in await asyncio.gather(*waits)} == {"evt_1", "evt_2", "evt_3"}
 
 
-async def test_what_cannot_be_expected_is_refused(receiver: Receiver) -> None:
+async def test_an_event_that_cannot_be_expected_is_refused(receiver: Receiver) -> None:
     with pytest.raises(TypeError, match="at least one event class"):
         receiver.expecting()
     with pytest.raises(ValueError, match="within takes a finite number of seconds above 0"):

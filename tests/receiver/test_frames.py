@@ -23,21 +23,21 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_none_of_what_the_constructor_raises(fault: str) -> None:
+def test_no_frame_of_a_constructors_error_holds_a_secret(fault: str) -> None:
     with pytest.raises((ValueError, TypeError, ImportError)) as caught:
         Receiver(**{"secrets": SECRET, "store": "memory://", **BAD[fault]})
     assert not leaks(caught.value, MARKS, but_in=__file__)
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_none_of_what_a_copy_raises(fault: str) -> None:
+def test_no_frame_of_a_copys_error_holds_a_secret(fault: str) -> None:
     receiver = Receiver(secrets=SECRET, store="memory://")
     with pytest.raises((ValueError, TypeError, ImportError)) as caught:
         receiver.copy(**BAD[fault])
     assert not leaks(caught.value, MARKS, but_in=__file__)
 
 
-def test_none_where_secrets_in_force_cannot_be_used() -> None:
+def test_no_frame_of_an_error_about_unusable_secrets_holds_a_secret() -> None:
     provider = ChangingSecrets(SECRET)
     receiver = Receiver(secrets=provider, store="memory://")
     provider.secrets = (SECRET, "whsec_QQ==")
@@ -46,5 +46,5 @@ def test_none_where_secrets_in_force_cannot_be_used() -> None:
     assert not leaks(caught.value, MARKS, but_in=__file__)
 
 
-def test_a_half_built_one_can_be_shown() -> None:
+def test_a_half_built_receiver_has_a_repr() -> None:
     assert "Receiver" in repr(object.__new__(Receiver))

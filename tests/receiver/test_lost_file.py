@@ -1,4 +1,4 @@
-"""A receiver whose SQLite file goes away: nothing is answered 2xx that a restart forgets."""
+"""A receiver whose SQLite file is deleted answers 2xx only if the event survives a restart."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def sender(receiver: Receiver) -> AsyncIterator[TestSender]:
         yield sender
 
 
-async def test_with_its_file_gone_it_answers_503_and_is_not_ready_until_that_is_back(
+async def test_a_receiver_without_its_file_answers_503_and_is_unready_until_the_file_is_back(
     path: Path,
     receiver: Receiver,
     sender: TestSender,
@@ -64,7 +64,7 @@ async def test_with_its_file_gone_it_answers_503_and_is_not_ready_until_that_is_
     monkeypatch.setattr("hookonce.watching.store_failures.RECENT_SECONDS", 0.2)
     before, refused = make_event(CommentReceived), make_event(CommentReceived)
     (await sender.send(before)).expect(*HANDLED[has_inbox])
-    away = path.rename(path.with_name("away.db"))  # noqa: ASYNC240 - nobody else waits
+    away = path.rename(path.with_name("away.db"))  # noqa: ASYNC240 - the call blocks no other task
     for _ in range(3):
         (await sender.send(refused)).expect(503, "store_unavailable")
     assert not (await receiver.check()).ready

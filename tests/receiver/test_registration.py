@@ -1,4 +1,4 @@
-"""Two applications under one endpoint: refused in one process, warned of where they are in two."""
+"""Two applications may not share an endpoint: one process refuses them, two processes warn."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 @pytest.fixture(params=["memory", "sqlite", "valkey"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store | str]:
-    """Return what gives one store, again and again."""
+    """Return a function that always returns the same store, or the URL of the same store."""
     if request.param == "memory":
         store = MemoryStore()
         return lambda: store
@@ -89,7 +89,9 @@ class TestInOneProcess:
         async with club:
             assert club.is_open
 
-    async def test_so_is_one_that_only_works_on_an_inbox(self, url: str) -> None:
+    async def test_a_second_application_that_only_works_on_an_inbox_is_refused(
+        self, url: str
+    ) -> None:
         inbox = Inbox(embedded=False)
         club = receiving(url, "club.note", CLUB, inbox=inbox)
         async with receiving(url, "shop.greet", SHOP, inbox=inbox).working():
@@ -106,7 +108,7 @@ class TestInOneProcess:
             pytest.param("", [CLUB], "default", id="no handlers"),
         ],
     )
-    async def test_forms_of_one_application_and_other_endpoints_are_not(
+    async def test_forms_of_one_application_and_other_endpoints_are_accepted(
         self, handlers: str, secrets: list[str], endpoint: str, place: Callable[[], Store | str]
     ) -> None:
         async with receiving(place(), "shop.greet shop.thank", SHOP) as shop:
@@ -115,7 +117,7 @@ class TestInOneProcess:
                 assert not (await second.check()).warnings
                 assert not (await shop.check()).warnings
 
-    async def test_nor_is_one_on_another_store(self, url: str) -> None:
+    async def test_an_application_on_another_store_is_accepted(self, url: str) -> None:
         async with (
             receiving(url, "shop.greet", SHOP),
             receiving(f"{url}2", "club.note", CLUB),
@@ -124,14 +126,14 @@ class TestInOneProcess:
         ):
             pass
 
-    async def test_nor_what_an_operator_does_with_one_that_does_not_serve(self, url: str) -> None:
+    async def test_an_operators_use_of_another_application_is_accepted(self, url: str) -> None:
         club = receiving(url, "club.note", CLUB)
         async with receiving(url, "shop.greet", SHOP) as shop, club.opened():
             assert not (await shop.check()).warnings
 
 
 class TestAcrossProcesses:
-    async def test_both_are_warned_in_the_log_and_by_their_readiness(
+    async def test_two_applications_in_two_processes_are_warned_in_log_and_readiness(
         self, url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("hookonce.routing.registration._PAUSE_SECONDS", 0.0)
@@ -166,16 +168,16 @@ class TestAcrossProcesses:
             async with receiving(place(), handlers, given) as receiver:
                 assert not (await receiver.check()).warnings
 
-    async def test_a_probe_that_asks_often_writes_seldom(self, url: str) -> None:
+    async def test_frequent_readiness_probes_seldom_write_to_the_store(self, url: str) -> None:
         shop = receiving(url, "shop.greet", SHOP)
         calls: list[object] = []
-        register = shop.store.register  # type: ignore[attr-defined] # of a SQLite store
+        register = shop.store.register  # type: ignore[attr-defined]  # a SQLite store has this method
 
         async def counted(*arguments: object) -> object:
             calls.append(arguments)
             return await register(*arguments)
 
-        shop.store.register = counted  # type: ignore[attr-defined] # of a SQLite store
+        shop.store.register = counted  # type: ignore[attr-defined]  # a SQLite store has this method
         async with shop:
             for _ in range(10):
                 await shop.check()

@@ -1,4 +1,4 @@
-"""A provider of secrets may raise anything: deliveries are left to a retry, and it is said."""
+"""If a provider of secrets raises an error, the receiver logs it and lets the sender retry."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ def source() -> Source:
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("has_inbox", [False, True])
-async def test_whatever_it_raises_a_delivery_is_left_to_a_retry_and_it_is_said(
+async def test_whatever_a_provider_raises_the_delivery_is_left_to_a_retry_and_the_error_is_logged(
     source: Source,
     error: BaseException,
     tmp_path: Path,
@@ -97,7 +97,9 @@ async def test_whatever_it_raises_a_delivery_is_left_to_a_retry_and_it_is_said(
 
 
 @pytest.mark.parametrize("given", [None, 5, (), "", [None], [b"x"], "null", [[]]])
-async def test_what_is_no_secret_is_as_bad(source: Source, given: Any) -> None:
+async def test_a_value_that_is_no_secret_is_reported_like_an_error(
+    source: Source, given: Any
+) -> None:
     receiver = Receiver(secrets=source, store="memory://")
     async with TestSender(receiver, secrets=SECRET) as sender:
         source.given = given
@@ -110,7 +112,7 @@ async def test_one_secret_by_itself_is_one_secret(source: Source) -> None:
     assert Verifier(source).verify(b"", sign(SECRET, "evt_1", b"")).secret_index == 0
 
 
-async def test_health_and_metrics_answer_and_say_so(source: Source) -> None:
+async def test_health_and_metrics_report_unavailable_secrets(source: Source) -> None:
     observer = PrometheusObserver(registry=CollectorRegistry())
     receiver = Receiver(secrets=source, store="memory://", observers=[observer])
     token = "a token for those who may know"
@@ -127,7 +129,7 @@ async def test_health_and_metrics_answer_and_say_so(source: Source) -> None:
         assert 'hookonce_secrets{endpoint="default"} 1.0' in (await visitor.get("/metrics")).text
         source.error = ConnectionError("sealed")
 
-        async def is_unready() -> bool:  # its look is kept for a moment
+        async def is_unready() -> bool:  # the receiver caches the result of a check for a moment
             return (await visitor.get("/readyz")).status_code == 503
 
         await until_async(is_unready)
@@ -139,7 +141,7 @@ async def test_health_and_metrics_answer_and_say_so(source: Source) -> None:
         assert (await visitor.get("/livez")).status_code == 200
 
 
-async def test_it_is_said_during_a_rotation_too(source: Source) -> None:
+async def test_the_receiver_is_unready_during_a_rotation_too(source: Source) -> None:
     new = new_secret()
     source.given = (new, SECRET)
     receiver = Receiver(secrets=source, store="memory://")
@@ -150,7 +152,7 @@ async def test_it_is_said_during_a_rotation_too(source: Source) -> None:
         assert not (await receiver.check()).ready
 
 
-async def test_the_error_leads_to_what_the_provider_raised(source: Source) -> None:
+async def test_the_cause_of_the_error_is_the_providers_error(source: Source) -> None:
     cause = source.error = ConnectionError("sealed")
     calls: list[Callable[[], object]] = [
         lambda: verify(b"", sign(SECRET, "evt_1", b""), source),
@@ -186,6 +188,6 @@ async def test_a_file_that_is_unusable_leaves_the_last_good_secrets_and_deliveri
         assert receiver.failing is None
 
 
-def test_a_path_that_is_none_is_a_secret_error() -> None:
+def test_an_invalid_path_is_a_secret_error() -> None:
     with pytest.raises(SecretError, match="cannot read"):
         FileSecrets("a\0b")

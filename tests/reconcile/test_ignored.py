@@ -1,7 +1,7 @@
-"""An event that was ignored before it had a handler is no gap; a lost event is.
+"""Reconcile reports lost events as gaps, but not events that were ignored for lack of a handler.
 
-Only what the store has written down excuses an event. The tests know what happened to each event,
-and compare.
+Reconcile excuses an event only if a record in the store shows that it was ignored. The tests know
+what happened to each event, and compare this with the report.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from hookonce import Inbox, Limits, Receiver
 from hookonce.client import Client
 from hookonce.delivery.ignored import IgnoredTypes
 from hookonce.emulator import EmulatedService, VirtualClock
-from hookonce.events import CommentReceived, Event, MessageReceived, PostTargetFailed, UnknownEvent
+from hookonce.events import (
+    CommentReceived,
+    Event,
+    MessageReceived,
+    PostTargetFailed,
+    UnknownPublishingEvent,
+)
 from hookonce.http.app import Receive, Scope, Send
 from hookonce.receiver import Gap, Reconciliation, Verdict, Why
 from hookonce.stores.memory import MemoryStore
@@ -44,8 +50,8 @@ class Bench:
     """The service and the receiver that is deployed now, in virtual time.
 
     Attributes:
-        receiver: what deliveries go to.
-        handled: the events that handlers have done.
+        receiver: the application that gets the deliveries.
+        handled: the events that handlers have handled.
 
     """
 
@@ -113,7 +119,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, bench: Bench) -> Calla
     return make
 
 
-async def test_what_was_ignored_before_a_handler_was_added_is_no_gap(
+async def test_an_event_ignored_before_a_handler_was_added_is_no_gap(
     bench: Bench, store: Callable[[], Store]
 ) -> None:
     async with bench.deployed(bench.make(store(), MessageReceived)):
@@ -128,7 +134,7 @@ async def test_what_was_ignored_before_a_handler_was_added_is_no_gap(
     assert bench.handled == [handled]
 
 
-async def test_so_it_is_with_an_inbox_and_with_types_unknown_to_this_version(
+async def test_ignored_events_are_no_gaps_with_an_inbox_and_for_unknown_types(
     bench: Bench, tmp_path: Path
 ) -> None:
     def make(*types: type[Event[Any]]) -> Receiver:
@@ -138,7 +144,7 @@ async def test_so_it_is_with_an_inbox_and_with_types_unknown_to_this_version(
     async with bench.deployed(make(MessageReceived)):
         await bench.emit(CommentReceived)
         at = datetime.fromtimestamp(bench.clock(), UTC)
-        unknown = UnknownEvent(
+        unknown = UnknownPublishingEvent(
             id="evt_new", type="channel.renamed", created_at=at, workspace_id="ws_1", data={}
         )
         [row] = bench.service.workspace.endpoints.values()
@@ -153,10 +159,10 @@ async def test_so_it_is_with_an_inbox_and_with_types_unknown_to_this_version(
 async def _nothing(_: Event[Any]) -> None: ...
 
 
-async def test_a_retry_that_nobody_handles_is_evidence_as_well(
+async def test_a_retry_without_a_handler_counts_as_ignored(
     bench: Bench, store: Callable[[], Store]
 ) -> None:
-    """It is claimed, because a handler of another process may be outstanding."""
+    """The receiver claims the retry, as another process may have left a handler outstanding."""
     receiver = bench.make(store(), MessageReceived)
 
     async def fails_once(_: Scope, __: Receive, send: Send) -> None:
@@ -165,7 +171,7 @@ async def test_a_retry_that_nobody_handles_is_evidence_as_well(
         await send({"type": "http.response.body", "body": b""})
 
     async with receiver:
-        bench.receiver = fails_once  # type: ignore[assignment] # all that is asked is a call
+        bench.receiver = fails_once  # type: ignore[assignment] # replaces the receiver for one request
         await bench.emit(CommentReceived)
         await bench.service.advance(minutes=5)
     async with bench.deployed(bench.make(store(), CommentReceived)):
@@ -173,7 +179,7 @@ async def test_a_retry_that_nobody_handles_is_evidence_as_well(
 
 
 async def test_a_rolling_deployment_makes_no_gaps(bench: Bench, store: Callable[[], Store]) -> None:
-    """Old processes ignore events that new processes handle, and then end."""
+    """Old processes, which ignore a type, run beside new processes that handle this type."""
     async with (
         bench.make(store(), MessageReceived) as old,
         bench.make(store(), MessageReceived, CommentReceived) as new,
@@ -196,10 +202,10 @@ async def test_an_empty_store_reports_every_event(bench: Bench) -> None:
     assert await bench.gaps(replaced) == dict.fromkeys(events, Why.UNKNOWN_HERE)
 
 
-async def test_what_was_handled_before_and_after_and_is_lost_stays_a_gap(
+async def test_a_lost_event_from_a_handlers_lifetime_stays_a_gap(
     bench: Bench, store: Callable[[], Store]
 ) -> None:
-    """A handler is removed and added again; events while it existed are not excused."""
+    """A handler is removed and later added again; events sent while it was registered stay gaps."""
     elsewhere = MemoryStore(clock=bench.clock)
     async with bench.deployed(bench.make(elsewhere, CommentReceived)):
         lost = await bench.emit(CommentReceived)
@@ -220,10 +226,10 @@ async def test_what_was_handled_before_and_after_and_is_lost_stays_a_gap(
     assert found.counts[Verdict.IGNORED] == 2
 
 
-async def test_after_a_restore_what_was_handled_since_the_backup_is_a_gap(
+async def test_after_a_restore_events_handled_since_the_backup_are_gaps(
     bench: Bench, tmp_path: Path
 ) -> None:
-    """Also if the old version, without the handler, runs for a while before the new one."""
+    """After the restore, the old version, which has no handler, may run before the new version."""
     file, backup = tmp_path / "hooks.db", tmp_path / "backup.db"
 
     def make(*types: type[Event[Any]]) -> Receiver:
@@ -247,10 +253,10 @@ async def test_after_a_restore_what_was_handled_since_the_backup_is_a_gap(
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("seed", range(40))
-async def test_whatever_is_deployed_restored_and_lost_exactly_what_the_store_forgot_is_a_gap(
+async def test_in_any_history_exactly_the_events_that_the_store_has_forgotten_are_gaps(
     bench: Bench, tmp_path: Path, seed: int
 ) -> None:
-    """A model holds what the file should hold: each handled or ignored event."""
+    """The test's model of the file is the set of all handled and ignored events."""
     random, file, backup = Random(seed), tmp_path / "hooks.db", tmp_path / "backup.db"
 
     def make(*types: type[Event[Any]]) -> Receiver:
@@ -293,7 +299,7 @@ async def test_only_the_types_that_were_ignored_are_excused(
     assert found == dict.fromkeys(lost, Why.UNKNOWN_HERE)
 
 
-async def test_what_the_sender_gave_up_is_a_gap_whatever_was_ignored_meanwhile(
+async def test_an_event_that_the_sender_gave_up_is_a_gap_even_if_others_were_ignored(
     bench: Bench, store: Callable[[], Store]
 ) -> None:
     async def gone(_: Scope, __: Receive, send: Send) -> None:
@@ -303,7 +309,7 @@ async def test_what_the_sender_gave_up_is_a_gap_whatever_was_ignored_meanwhile(
     receiver = bench.make(store(), MessageReceived)
     async with bench.deployed(receiver):
         await bench.emit(CommentReceived)
-        bench.receiver = gone  # type: ignore[assignment] # all that is asked is a call
+        bench.receiver = gone  # type: ignore[assignment] # stands in for the receiver
         [lost] = await bench.emit(CommentReceived)
         bench.service.enable()
         bench.receiver = receiver
@@ -315,7 +321,7 @@ async def test_what_the_sender_gave_up_is_a_gap_whatever_was_ignored_meanwhile(
 async def test_an_event_that_was_tried_and_released_is_a_gap_whatever_was_ignored(
     bench: Bench,
 ) -> None:
-    """The store shows that there was a handler."""
+    """The store has a record of the attempt, which shows that the event had a handler."""
     store = MemoryStore(clock=bench.clock)
     async with bench.deployed(bench.make(store, MessageReceived)):
         [event_id] = await bench.emit(CommentReceived)
@@ -326,7 +332,7 @@ async def test_an_event_that_was_tried_and_released_is_a_gap_whatever_was_ignore
     assert await bench.gaps(replaced) == {event_id: Why.UNKNOWN_HERE}
 
 
-async def test_a_backfilled_event_is_no_evidence(bench: Bench) -> None:
+async def test_a_backfilled_event_does_not_count_as_ignored(bench: Bench) -> None:
     store = MemoryStore(clock=bench.clock)
     async with bench.deployed(bench.make(store, MessageReceived)):
         outcome = await bench.receiver.backfill(make_event(CommentReceived))
@@ -337,7 +343,7 @@ async def test_a_backfilled_event_is_no_evidence(bench: Bench) -> None:
 async def test_a_gap_shows_ignored_events_of_its_type(
     bench: Bench, store: Callable[[], Store]
 ) -> None:
-    """A resource may belong to one of them, so pairing by time must know them."""
+    """A resource may belong to an ignored event, so pairing by time must consider these events."""
     async with bench.deployed(bench.make(store(), MessageReceived)):
         await bench.emit(CommentReceived)
     await bench.service.advance(hours=1)
@@ -362,7 +368,9 @@ async def test_ignored_events_do_not_go_to_on_gap_functions(
     assert (await bench.reconcile(receiver)).failures == ()
 
 
-async def test_a_store_of_ones_own_without_the_record_judges_as_before(bench: Bench) -> None:
+async def test_with_a_store_that_keeps_no_ignored_types_ignored_events_are_gaps(
+    bench: Bench,
+) -> None:
     store = Wrapped(MemoryStore(clock=bench.clock))
     async with bench.deployed(bench.make(store, MessageReceived)):
         [event_id] = await bench.emit(CommentReceived)
@@ -377,7 +385,7 @@ def files_in(folder: Path) -> list[str]:
 
 
 class Counting(MemoryStore):
-    """Counts the writes of ignored types, and fails on demand."""
+    """A store that counts writes about ignored types, and fails on demand."""
 
     writes = 0
     fails = False
@@ -402,24 +410,24 @@ async def test_a_flood_of_ignored_deliveries_is_one_write_a_type_and_one_more_at
     assert found.counts == {Verdict.IGNORED: 200}
 
 
-async def test_what_is_left_unwritten_by_a_kill_is_excused_as_well(bench: Bench) -> None:
-    """A type is not written again for some seconds, which a span covers."""
+async def test_events_whose_record_a_kill_has_lost_are_excused(bench: Bench) -> None:
+    """The receiver writes about a type at intervals; each write covers the next interval."""
     store = Counting(clock=bench.clock)
-    bench.receiver = bench.make(store, MessageReceived)  # which is never shut down
+    bench.receiver = bench.make(store, MessageReceived)  # the receiver is never shut down
     for _ in range(3):
         await bench.emit(CommentReceived)
         for _ in range(12):
             await bench.service.advance(seconds=1)
             await bench.emit(CommentReceived)
         await bench.service.advance(hours=1)
-    assert store.writes == 9  # at 0, 5 and 10 s of each 12
+    assert store.writes == 9  # three writes in each period of 12 s: at 0, 5 and 10 s
     await asyncio.sleep(0)
     found = await bench.reconcile(bench.make(store, CommentReceived))
     assert found.counts == {Verdict.IGNORED: 39}
 
 
 async def test_a_store_that_was_closed_is_not_opened_again(bench: Bench, tmp_path: Path) -> None:
-    """The file may be copied or replaced at that time."""
+    """An operator may copy or replace the file of a closed store."""
     file = tmp_path / "hooks.db"
     store = SQLiteStore(file, clock=bench.clock)
     bench.receiver = bench.make(store, MessageReceived)
@@ -432,7 +440,9 @@ async def test_a_store_that_was_closed_is_not_opened_again(bench: Bench, tmp_pat
     assert files_in(tmp_path) == [file.name]
 
 
-async def test_a_store_that_fails_delays_no_answer_and_gets_it_later(bench: Bench) -> None:
+async def test_a_failing_store_delays_no_answer_and_gets_the_ignored_types_later(
+    bench: Bench,
+) -> None:
     store = Counting(clock=bench.clock)
     store.fails = True
     async with bench.deployed(bench.make(store, MessageReceived)):
@@ -470,7 +480,9 @@ async def test_reconciling_in_the_process_itself_needs_no_shutdown(bench: Bench)
 
 
 @pytest.mark.parametrize("event_type", ["x" * 129, "a\nb", "\ud800"])
-async def test_a_type_that_is_no_name_is_not_written(bench: Bench, event_type: str) -> None:
+async def test_a_type_that_is_too_long_or_unprintable_is_not_written(
+    bench: Bench, event_type: str
+) -> None:
     store = Counting(clock=bench.clock)
     ignored = IgnoredTypes(store, "default", 1.0)
     ignored.note(event_type, bench.clock(), bench.clock())

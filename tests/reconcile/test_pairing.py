@@ -1,4 +1,4 @@
-"""Gaps and resources are paired by their times if the pair is certain, and never otherwise."""
+"""`pair_by_time` pairs a gap with a resource only if the pair is certain."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gap(minutes: float, *, unsettled: Sequence[float] = ()) -> Gap:
 
 
 def written(minutes: float, *, latest: float = 5) -> Found[float]:
-    """Return a comment whose event arrives within five minutes."""
+    """Return a comment whose event arrives at most ``latest`` minutes later."""
     return Found(minutes, at(minutes), at(minutes + latest))
 
 
@@ -43,35 +43,35 @@ def pairs(gaps: Sequence[Gap], found: Sequence[Found[float]]) -> dict[str, float
     return {one.event_id: item for one, item in pair_by_time(gaps, found)}
 
 
-def test_each_gap_gets_the_one_thing_that_fits_it() -> None:
+def test_each_gap_is_paired_with_the_only_resource_that_fits() -> None:
     found = [written(20), written(0), written(40)]
     assert pairs([gap(21), gap(2), gap(44)], found) == {"evt_2": 0, "evt_21": 20, "evt_44": 40}
 
 
-def test_an_event_is_not_created_before_what_it_tells_of_nor_long_after() -> None:
+def test_an_event_is_paired_only_with_a_resource_created_shortly_before_it() -> None:
     assert pairs([gap(-1)], [written(0)]) == {}
     assert pairs([gap(6)], [written(0)]) == {}
 
 
-def test_what_was_removed_since_leaves_its_gap_open_and_no_other_one_closed_by_it() -> None:
+def test_the_gap_of_a_removed_resource_stays_open() -> None:
     assert pairs([gap(1), gap(3)], [written(2)]) == {"evt_3": 2}
-    assert pairs([gap(1), gap(3)], [written(0)]) == {}  # it may be of either
+    assert pairs([gap(1), gap(3)], [written(0)]) == {}  # the resource may belong to either event
 
 
-def test_what_was_in_no_log_closes_nothing() -> None:
+def test_a_resource_whose_event_is_in_no_log_closes_no_gap() -> None:
     assert pairs([gap(3)], [written(0), written(1)]) == {}
 
 
-def test_what_may_still_be_on_its_way_closes_nothing() -> None:
+def test_a_resource_whose_event_may_still_arrive_closes_no_gap() -> None:
     assert pairs([gap(3, unsettled=[4])], [written(0)]) == {}
     assert pairs([gap(3, unsettled=[30])], [written(0)]) == {"evt_3": 0}
 
 
-def test_as_many_things_as_gaps_are_handled_once_each_whichever_is_whose() -> None:
+def test_as_many_resources_as_gaps_are_each_paired_once() -> None:
     assert pairs([gap(2), gap(3)], [written(1), written(0)]) == {"evt_2": 0, "evt_3": 1}
 
 
-def test_times_that_are_not_known_fit_everything() -> None:
+def test_a_resource_without_a_time_fits_every_gap() -> None:
     nowhere = Found(7.0, None, None)
     assert pairs([gap(3)], [nowhere]) == {"evt_3": 7}
     assert pairs([gap(3), gap(50)], [nowhere, written(49)]) == {"evt_3": 7, "evt_50": 49}
@@ -80,8 +80,8 @@ def test_times_that_are_not_known_fit_everything() -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_nothing_is_handed_over_that_was_not_missed(seed: int) -> None:
-    """Unless both happened: resources were removed, and others were in no log."""
+def test_only_resources_of_missed_events_are_paired(seed: int) -> None:
+    """A pair can be wrong only if a gap's resource was removed and another has no event."""
     random = Random(seed)
     missed = random.sample(range(600), 12)
     on_their_way = [random.uniform(0, 600) for _ in range(random.choice([0, 3]))]

@@ -1,7 +1,7 @@
 """Reconcile finds exactly the missed events.
 
-The service is the emulator, asked over its API by the client; time is virtual. What a gap is, is
-known from what the test itself has seen: which events were handled, and what the sender has done.
+The service is the emulator, the client calls its API, and time is virtual. A test knows which
+events are gaps, because it has seen which events were handled, and what the sender has done.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from hookonce.stores.protocols import Store
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, delivery_key, new_token
 from hookonce.testing import make_event
+from hookonce.verification.secrets import new_key_pair
 
 pytestmark = pytest.mark.anyio
 
@@ -47,8 +48,8 @@ class Bench:
     """The receiver and the service, in virtual time.
 
     Attributes:
-        handled: the events that its handlers have done, in the order of that.
-        answers_with: what is answered instead of the receiver, while it is down.
+        handled: the events that the handlers have handled, in the order of handling.
+        answers_with: the answer while the receiver is down.
 
     """
 
@@ -114,7 +115,7 @@ async def bench(
             await it.store.aclose()
 
 
-async def test_what_was_handled_is_no_gap_and_costs_two_requests() -> None:
+async def test_a_handled_event_is_no_gap_and_the_check_takes_two_requests() -> None:
     async with bench() as it:
         for _ in range(3):
             await it.service.emit(CommentReceived)
@@ -141,7 +142,7 @@ async def test_a_failure_that_is_retried_is_no_gap_until_the_sender_gives_up() -
 
 
 async def test_a_running_attempt_is_no_gap() -> None:
-    """Then the log shows no next attempt, and the store does not know the event yet."""
+    """The sender's log shows no next attempt, and the store does not know the event yet."""
     async with bench() as it:
         found: list[Reconciliation] = []
 
@@ -186,7 +187,7 @@ async def test_a_store_that_was_lost_is_a_gap_of_everything_delivered() -> None:
         assert await it.gaps() == {event.id: Why.UNKNOWN_HERE}
 
 
-async def test_an_attempt_that_did_not_end_well_is_a_gap_whatever_was_answered() -> None:
+async def test_an_attempt_that_was_not_completed_is_a_gap_whatever_the_answer() -> None:
     async with bench() as it:
         event = await it.service.emit(CommentReceived)
         store = MemoryStore(clock=it.clock)
@@ -197,14 +198,14 @@ async def test_an_attempt_that_did_not_end_well_is_a_gap_whatever_was_answered()
         assert await it.gaps() == {event.id: Why.UNKNOWN_HERE}
 
 
-async def test_what_nobody_here_handles_and_tests_are_no_gaps() -> None:
+async def test_events_without_a_handler_and_test_events_are_no_gaps() -> None:
     async with bench() as it:
         await it.service.emit(PostTargetFailed)
         await it.service.test()
         assert (await it.reconcile()).counts == {Verdict.IGNORED: 1}
 
 
-async def test_a_dead_letter_is_no_gap_for_a_person_has_it(tmp_path: Path) -> None:
+async def test_a_dead_letter_is_no_gap_because_an_operator_decides_about_it(tmp_path: Path) -> None:
     async with bench(file=tmp_path / "hooks.db") as it:
         it.receiver.on(ChannelUnhealthy, name="reject")(_reject)
         await it.service.emit(ChannelUnhealthy)
@@ -217,7 +218,7 @@ async def _reject(_: ChannelUnhealthy) -> None:
     raise Reject
 
 
-async def test_what_waits_in_the_inbox_is_no_gap(tmp_path: Path) -> None:
+async def test_an_event_that_waits_in_the_inbox_is_no_gap(tmp_path: Path) -> None:
     async with bench(file=tmp_path / "hooks.db") as it:
         it.receiver = it.receiver.copy(inbox=Inbox(embedded=False))
         await it.service.emit(CommentReceived)
@@ -235,7 +236,7 @@ async def test_a_disabled_endpoint_is_reported_with_its_reason() -> None:
         assert found.endpoint.disabled_reason
 
 
-async def test_only_what_is_newer_than_asked_for_is_looked_at() -> None:
+async def test_only_deliveries_since_the_given_time_are_compared() -> None:
     async with bench() as it:
         it.answers_with = 410
         await it.service.emit(CommentReceived)
@@ -253,7 +254,7 @@ async def test_only_what_is_newer_than_asked_for_is_looked_at() -> None:
                 await it.reconcile(since=ahead)
 
 
-async def test_what_is_older_than_the_store_remembers_is_not_judged() -> None:
+async def test_an_event_older_than_the_stores_retention_is_not_judged() -> None:
     async with bench(retention=timedelta(hours=26)) as it:
         await it.service.emit(CommentReceived)
         await it.service.advance(hours=30)
@@ -337,12 +338,13 @@ async def test_an_accepted_gap_is_handled_if_it_is_delivered_after_all() -> None
         it.receiver = receiver_with(MemoryStore(clock=it.clock), it.clock, it.handled)
         await it.receiver.accept_gaps(await it.reconcile())
         assert (await it.receiver.backfill(event)).reason == "handled"
-        assert it.handled == [event.id, event.id]  # by the lost store's receiver, and by this one
+        # The receiver of the lost store handled the event, and this receiver handled it again.
+        assert it.handled == [event.id, event.id]
         assert (await it.reconcile()).counts == {Verdict.HANDLED: 1}
 
 
-async def test_what_is_no_gap_cannot_be_accepted() -> None:
-    """Otherwise a later loss would be hidden."""
+async def test_an_event_that_is_no_gap_cannot_be_accepted() -> None:
+    """If an operator could accept an event that is not lost yet, a later loss would stay hidden."""
     async with bench() as it:
         lost = await it.service.emit(CommentReceived)
         it.receiver = receiver_with(MemoryStore(clock=it.clock), it.clock, it.handled)
@@ -382,10 +384,10 @@ async def test_a_backfilled_gap_may_be_named_to_be_accepted() -> None:
         assert (await it.reconcile()).counts == {Verdict.HANDLED: 1}
 
 
-async def test_on_gap_takes_async_functions_alone_and_a_copy_has_them_too() -> None:
+async def test_on_gap_accepts_only_async_functions_and_a_copy_keeps_them() -> None:
     async with bench() as it:
         with pytest.raises(TypeError, match="async function"):
-            it.receiver.on_gap(print)  # type: ignore[type-var] # the fault
+            it.receiver.on_gap(print)  # type: ignore[type-var]  # the test passes a wrong function
         seen: list[int] = []
 
         @it.receiver.on_gap
@@ -402,7 +404,7 @@ _UNHANDLED = "channel.unhealthy"
 
 
 class Misfortunes:
-    """A sequence of faults, and the events with handlers that arrived in between."""
+    """Causes faults in order, and remembers which events with a handler were sent in between."""
 
     def __init__(self, it: Bench, file: Path, random: Random) -> None:
         self._it = it
@@ -411,7 +413,7 @@ class Misfortunes:
         self.emitted: list[str] = []
 
     async def live(self, days: float) -> None:
-        """Emit events, some of a type without a handler."""
+        """Emit events for this many days, some of them of a type without a handler."""
         end = self._it.clock() + days * DAYS
         while self._it.clock() < end:
             await self._it.service.advance(seconds=self._random.uniform(1, 9) * HOURS)
@@ -431,13 +433,14 @@ class Misfortunes:
         self._it.answers_with = 410
         await self.live(0.3)
         self._it.answers_with = None
-        await self.live(self._random.uniform(0, 1))  # nothing is sent to it meanwhile
+        # The 410 has disabled the endpoint: the service sends nothing until it is enabled again.
+        await self.live(self._random.uniform(0, 1))
         self._it.service.enable()
 
     async def be_restored_from_a_backup_of_yesterday(self) -> None:
         handled, backup = [*self._it.handled], self._file.with_name("backup")
         await self._it.store.open()
-        await self._it.store.aclose()  # which writes all into the one file
+        await self._it.store.aclose()  # after closing, one file has all data
         shutil.copy(self._file, backup)
         await self.live(1)
         await self._it.store.aclose()
@@ -468,7 +471,7 @@ async def test_exactly_the_planted_gaps_are_found_and_backfilled_once(
             if sent[event_id].status == "delivered"
             else Why.FAILED_AT_SENDER
             for event_id in world.emitted
-            if event_id in sent  # to a disabled endpoint nothing is sent
+            if event_id in sent  # a disabled endpoint receives nothing
             and event_id not in it.handled
             and sent[event_id].status != "pending"
         }
@@ -482,3 +485,17 @@ async def test_exactly_the_planted_gaps_are_found_and_backfilled_once(
         assert (await it.reconcile()).is_whole
         assert set(expected) <= set(it.handled)
         assert len(it.handled) == len(set(it.handled))
+
+
+async def test_a_receiver_with_a_public_key_alone_can_backfill() -> None:
+    """The receiver cannot sign as the sender does, so it signs its backfills itself."""
+    receiver, handled = Receiver(secrets=new_key_pair().public, store="memory://"), []
+
+    @receiver.on(CommentReceived, name="note")
+    async def note(event: CommentReceived) -> None:
+        handled.append(event.id)
+
+    missed = make_event(CommentReceived)
+    assert (await receiver.backfill(missed)).status == 200
+    assert (await receiver.backfill(missed)).reason == "duplicate"
+    assert handled == [missed.id]

@@ -1,7 +1,7 @@
 """The backfill of the example, in processes that share only files.
 
-The first process receives, and ends. Later ones are ``hookonce reconcile``: they backfill what
-was missed meanwhile, nothing else, and nothing twice.
+The first process receives, and ends. Later processes run ``hookonce reconcile``: they backfill
+exactly the events that were missed since then, each event once.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Bakery:
         del self.service.workspace.comments[comment_id]
 
     def stop(self) -> None:
-        """End the process that receives."""
+        """Kill the process that receives deliveries."""
         self.process.process.kill()
         self.process.process.wait()
 
     def lose_the_store(self) -> None:
-        """Restore the store from the beginning; the handlers' notes are in another file."""
+        """Replace the store by an empty store; the handlers' notes remain, in another file."""
         for file in self.folder.glob("hookonce.db*"):
             file.unlink()
         sqlite3.connect(self.folder / "hookonce.db").execute("VACUUM")
@@ -121,7 +121,7 @@ def ids(events: Sequence[Event[Any]]) -> list[str]:
     return [event.id for event in events]
 
 
-async def test_a_later_process_backfills_what_was_missed_and_nothing_else(
+async def test_a_later_process_backfills_only_missed_events(
     tmp_path: Path,
 ) -> None:
     async with bakery(tmp_path) as it:
@@ -133,11 +133,11 @@ async def test_a_later_process_backfills_what_was_missed_and_nothing_else(
         missed = await it.publish() | {"cmt_alone"}
         await it.comment("cmt_alone")
         await it.service.advance(hours=3)
-        # Two within the hour, and one of them is there no more: which one, nothing tells.
+        # One of two comments within the hour was removed; nothing shows which event belongs to it.
         either = [await it.comment("cmt_removed"), await it.comment("cmt_left")]
         it.remove("cmt_removed")
-        await it.service.advance(hours=26)  # the sender has given all of this up
-        await it.comment("cmt_retried")  # and tries this one still
+        await it.service.advance(hours=26)  # the sender has given up all of these deliveries
+        await it.comment("cmt_retried")  # the sender still tries this delivery
         status, gaps, summary = await it.reconcile()
         assert set(it.noted) == before | missed
         assert (status, gaps) == (1, ids(either))
@@ -146,7 +146,7 @@ async def test_a_later_process_backfills_what_was_missed_and_nothing_else(
         assert len(it.noted) == len(before | missed)
 
 
-async def test_a_target_that_failed_is_backfilled_where_only_one_is_missing(
+async def test_a_failed_target_is_backfilled_if_it_is_the_only_missing_one(
     tmp_path: Path,
 ) -> None:
     async with bakery(tmp_path) as it:
@@ -162,7 +162,7 @@ async def test_a_target_that_failed_is_backfilled_where_only_one_is_missing(
         assert len(it.noted) == len(before | missed)
 
 
-async def test_a_store_restored_from_a_backup_learns_what_was_noted_and_nothing_runs_twice(
+async def test_after_a_restore_noted_events_are_recorded_and_no_handler_runs_twice(
     tmp_path: Path,
 ) -> None:
     async with bakery(tmp_path) as it:

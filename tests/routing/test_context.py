@@ -1,4 +1,4 @@
-"""What a handler is told about its event and its attempt."""
+"""The context shows a handler its event and its attempt."""
 
 import logging
 from pathlib import Path
@@ -11,6 +11,7 @@ from support.handlers import Handlers
 from hookonce import Context, Receiver
 from hookonce.clock import utc
 from hookonce.events import CommentReceived, Event, PostTargetFailed
+from hookonce.senders import publishing
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.testing import SignedRequest, TestSender, make_event, signed_request
 from hookonce.testing.pytest_plugin import SenderFactory
@@ -51,7 +52,7 @@ async def test_the_context_describes_the_attempt(webhook_secret: str, tmp_path: 
     assert repr(first.body) not in repr(first)
 
 
-async def test_the_last_chance_comes_with_the_eighth_own_attempt_too(
+async def test_the_eighth_attempt_is_the_last_chance_whatever_the_header_says(
     durable: Receiver, webhook_sender: SenderFactory
 ) -> None:
     chances: list[tuple[int, bool]] = []
@@ -127,11 +128,13 @@ async def test_an_unreadable_attempt_hint_is_none(
     assert hints == [None]
 
 
-async def test_only_the_named_service_gives_hints_where_it_is_named(
+async def test_only_the_named_services_headers_are_read_as_hints(
     webhook_secret: str, tmp_path: Path
 ) -> None:
     receiver = Receiver(
-        secrets=webhook_secret, store=SQLiteStore(tmp_path / "hooks.db"), service="Postline"
+        secrets=webhook_secret,
+        store=SQLiteStore(tmp_path / "hooks.db"),
+        sender=publishing.with_service("Postline"),
     )
     hints: list[int | None] = []
 
@@ -140,7 +143,8 @@ async def test_only_the_named_service_gives_hints_where_it_is_named(
         hints.append(context.delivery_attempt)
 
     for service in ("postline", "somebody-else"):
-        async with TestSender(receiver, secrets=webhook_secret, service=service) as sender:
+        named = publishing.with_service(service)
+        async with TestSender(receiver, secrets=webhook_secret, sender=named) as sender:
             (await sender.send(make_event(CommentReceived), attempt=3)).expect(200)
     assert hints == [3, None]
 
@@ -166,7 +170,7 @@ async def test_handlers_get_the_event_in_its_own_class(
     assert [type(event) for event in got] == [type(event) for event in events]
 
 
-async def test_a_successful_event_is_logged_with_what_became_of_it(
+async def test_a_successful_event_is_logged_with_its_outcome(
     receiver: Receiver, webhook_sender: SenderFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="hookonce")

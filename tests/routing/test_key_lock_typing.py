@@ -1,4 +1,4 @@
-"""Type checkers know the class of the event that a key function is called with."""
+"""Type checkers infer the event class that a key function receives."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which handlers an event is for, and what is refused when a handler is registered."""
+"""Routing: the handlers that an event reaches, and the registrations that a router refuses."""
 
 import functools
 import re
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import pytest
+from support.type_checkers import mypy_cache
 
 from hookonce import Context, Event, Receiver, Router
 from hookonce.events import (
@@ -23,6 +24,7 @@ from hookonce.events import (
     PostTargetFailed,
     PostTargetPublished,
     UnknownEvent,
+    UnknownPublishingEvent,
     WebhookTest,
 )
 from hookonce.resources import Resource
@@ -32,7 +34,7 @@ OTHER_TYPES = ["invoice.paid", "channel.reconnected", "channel.sub.renamed", "po
 
 
 def named(router: Router, *events: str | EventClass, name: str = "handler") -> None:
-    """Register a handler that does nothing under a name."""
+    """Register, under a name, a handler that does nothing."""
 
     async def handler(_: Any) -> None: ...
 
@@ -48,11 +50,11 @@ def names(router: Router) -> list[str]:
 
 
 def reached(router: Router) -> set[str]:
-    """Return the types, of those documented and some others, that reach a handler."""
+    """Return the types that the router has a handler for, out of documented and other types."""
     return {name for name in [*EVENT_CLASSES, *OTHER_TYPES] if names_for(router, name)}
 
 
-# classes, type strings, patterns, several
+# Registrations for classes, type strings and patterns, and for several of them
 
 
 @pytest.mark.parametrize("event_class", EVENT_CLASSES.values())
@@ -97,14 +99,14 @@ def test_a_star_is_one_segment_and_one_or_more_at_the_end(pattern: str, types: s
     assert reached(router) == types
 
 
-def test_a_pattern_takes_what_looks_like_a_regular_expression_literally() -> None:
+def test_characters_of_regular_expressions_are_literal_in_patterns() -> None:
     router = Router()
     named(router, "in+voice.*")
     assert names_for(router, "in+voice.paid") == ["handler"]
     assert names_for(router, "innvoice.paid") == []
 
 
-def test_several_events_are_one_handler_that_runs_once() -> None:
+def test_a_handler_of_several_types_runs_once_for_each_event() -> None:
     router = Router()
     named(router, CommentReceived, "channel.*", "comment.received", "comment.*", "invoice.paid")
     assert names_for(router, CommentReceived) == ["handler"]
@@ -155,7 +157,7 @@ def test_one_function_can_be_registered_under_several_names() -> None:
     assert names_for(router, PostTargetFailed) == ["failures"]
 
 
-# unknown events
+# Events of unknown types
 
 
 def test_on_unknown_reaches_every_type_without_a_model_and_no_other() -> None:
@@ -164,7 +166,7 @@ def test_on_unknown_reaches_every_type_without_a_model_and_no_other() -> None:
     assert reached(router) == set(OTHER_TYPES)
 
 
-def test_a_type_that_gets_a_model_is_unknown_no_more() -> None:
+def test_a_type_that_gets_a_class_is_no_longer_unknown() -> None:
     class Ping(Event[dict[str, Any]]):
         type: Literal["ping"]
 
@@ -176,12 +178,12 @@ def test_a_type_that_gets_a_model_is_unknown_no_more() -> None:
     assert [handler.name for handler in router._table.find(event)] == ["ping"]
 
 
-def test_an_unknown_type_that_was_named_is_an_unknown_event_still() -> None:
+def test_an_unknown_type_that_a_handler_names_is_still_an_unknown_event() -> None:
     router = Router()
     named(router, "ping", name="by name")
     router.on_unknown(name="unknown")(_another())
     event = router._table.parser.parse(event_body("ping"))
-    assert type(event) is UnknownEvent
+    assert type(event) is UnknownPublishingEvent
     assert [handler.name for handler in router._table.find(event)] == ["by name", "unknown"]
 
 
@@ -193,10 +195,10 @@ def test_unknown_types_leave_no_trace_however_many_come() -> None:
     assert len(router._table._found) <= len(EVENT_CLASSES)
 
 
-# include
+# Routers that include routers
 
 
-def test_an_included_router_brings_its_handlers_also_later_ones() -> None:
+def test_an_included_router_adds_its_handlers_even_those_registered_later() -> None:
     receiver, posts = Router(), Router()
     named(receiver, CommentReceived, name="own")
     named(posts, PostTargetFailed, name="early")
@@ -220,7 +222,7 @@ def test_inclusion_is_transitive_in_either_order() -> None:
     assert names_for(above, CommentReceived) == ["late"]
 
 
-def test_an_included_router_brings_its_error_hooks_also_later_ones() -> None:
+def test_an_included_router_adds_its_error_hooks_even_those_registered_later() -> None:
     receiver, posts = Router(), Router()
     first, second = _another(), _another()
     posts.on_error(first)
@@ -268,7 +270,7 @@ def test_a_router_can_be_included_by_several() -> None:
     assert names_for(first, CommentReceived) == names_for(second, CommentReceived) == ["handler"]
 
 
-def test_a_router_cannot_include_itself_not_even_around_corners() -> None:
+def test_a_router_cannot_include_itself_directly_or_through_others() -> None:
     outer, middle, inner = Router(), Router(), Router()
     outer.include(middle)
     middle.include(inner)
@@ -287,7 +289,7 @@ def test_a_router_cannot_be_included_twice() -> None:
 
 
 def diamond() -> tuple[Router, Router]:
-    """Return a router and one that it includes along two ways."""
+    """Return a router that includes two routers, and a router that both of these include."""
     top, left, right, bottom = Router(), Router(), Router(), Router()
     top.include(left)
     top.include(right)
@@ -319,7 +321,7 @@ def test_an_inclusion_that_is_refused_changes_nothing() -> None:
     assert names(receiver) == ["taken"]
 
 
-def test_a_later_registration_that_an_includer_refuses_changes_none_of_them() -> None:
+def test_a_registration_that_an_including_router_refuses_changes_no_router() -> None:
     receiver, posts = Router(), Router()
     named(receiver, CommentReceived, name="taken")
     receiver.include(posts)
@@ -329,7 +331,7 @@ def test_a_later_registration_that_an_includer_refuses_changes_none_of_them() ->
     assert names_for(receiver, PostTargetFailed) == []
 
 
-# names
+# Names of handlers
 
 
 async def module_level(event: CommentReceived) -> None: ...
@@ -376,7 +378,7 @@ def test_a_handler_is_named_after_its_module_and_qualified_name(
     ],
     ids=["lambda", "partial", "partial method", "object"],
 )
-def test_what_has_no_stable_name_needs_one(function: Callable[..., Any]) -> None:
+def test_a_function_without_a_stable_name_needs_a_name(function: Callable[..., Any]) -> None:
     router = Router()
     with pytest.raises(ValueError, match="register it with name="):
         router.on(CommentReceived)(function)
@@ -385,7 +387,7 @@ def test_what_has_no_stable_name_needs_one(function: Callable[..., Any]) -> None
     assert names(router) == ["mine"]
 
 
-def test_a_name_can_be_taken_once() -> None:
+def test_two_handlers_cannot_have_one_name() -> None:
     router = Router()
     named(router, CommentReceived, name="sync")
     for again in (CommentReceived, "channel.*"):
@@ -402,7 +404,7 @@ def test_a_name_is_printable_text(name: str) -> None:
         named(Router(), CommentReceived, name=name)
 
 
-# signatures
+# Signatures of handlers
 
 
 def takes_nothing() -> None: ...
@@ -440,7 +442,7 @@ class GeneratorObject:
     ],
     ids=lambda function: re.sub(" at 0x[0-9a-f]+", "", repr(function)),
 )
-def test_what_cannot_be_a_handler_is_refused_when_registered(function: Any) -> None:
+def test_an_object_that_cannot_be_a_handler_is_refused_when_registered(function: Any) -> None:
     router = Router()
     for register in (router.on(CommentReceived, name="x"), router.on_unknown(name="y")):
         with pytest.raises(TypeError):
@@ -450,11 +452,11 @@ def test_what_cannot_be_a_handler_is_refused_when_registered(function: Any) -> N
 
 def test_the_refusal_of_a_signature_says_what_is_expected() -> None:
     with pytest.raises(TypeError, match=re.escape("callable as (event) or (event, context)")):
-        Router().on(CommentReceived)(takes_three)  # type: ignore[arg-type] # what is tested
+        Router().on(CommentReceived)(takes_three)  # type: ignore[arg-type]  # the test passes a wrong handler
 
 
 @pytest.mark.parametrize("function", [takes_nothing, takes_keyword, Class, None, "text"])
-def test_what_cannot_be_an_error_hook_is_refused_when_registered(function: Any) -> None:
+def test_an_object_that_cannot_be_an_error_hook_is_refused_when_registered(function: Any) -> None:
     router = Router()
     with pytest.raises(TypeError):
         router.on_error(function)
@@ -464,8 +466,8 @@ def test_what_cannot_be_an_error_hook_is_refused_when_registered(function: Any) 
 def _context_handlers() -> Iterator[tuple[str, Callable[..., Any], bool]]:
     def one(event: Any) -> None: ...
     def two(event: Any, anything: Any) -> None: ...
-    def annotated(event: Any, told: Context = None) -> None: ...  # type: ignore[assignment] # as users do
-    def in_quotes(event: Any, told: "Context" = None) -> None: ...  # type: ignore[assignment] # as users do
+    def annotated(event: Any, told: Context = None) -> None: ...  # type: ignore[assignment]  # users forget the "| None"
+    def in_quotes(event: Any, told: "Context" = None) -> None: ...  # type: ignore[assignment]  # users forget the "| None"
     def by_name(event: Any, context: Any = None) -> None: ...
     def optional(event: Any, retries: int = 3) -> None: ...
     def rest(*anything: Any) -> None: ...
@@ -491,27 +493,27 @@ def test_a_handler_gets_the_context_if_it_asks_for_one(
     assert router.handlers[0].takes_context is expected
 
 
-# annotations
+# Annotations of handlers
 
 
 async def wants_failure(event: PostTargetFailed) -> None: ...
 async def wants_either(event: PostTargetFailed | CommentReceived) -> None: ...
 async def wants_any(event: Event[Any]) -> None: ...
-async def wants_unreadable(event: "NoSuchName") -> None: ...  # type: ignore[name-defined] # noqa: F821 - what is tested
+async def wants_unreadable(event: "NoSuchName") -> None: ...  # type: ignore[name-defined] # noqa: F821 - the test needs an unknown name
 
 
 def test_a_handler_annotated_with_another_events_class_is_refused() -> None:
     router = Router()
     with pytest.raises(TypeError, match="expects PostTargetFailed, but is registered for"):
-        router.on(CommentReceived)(wants_failure)  # type: ignore[arg-type] # what is tested
+        router.on(CommentReceived)(wants_failure)  # type: ignore[arg-type]  # the test passes a wrong handler
     with pytest.raises(TypeError, match="whose events are CommentReceived"):
-        router.on(PostTargetFailed, CommentReceived)(wants_failure)  # type: ignore[arg-type] # what is tested
+        router.on(PostTargetFailed, CommentReceived)(wants_failure)  # type: ignore[arg-type]  # the test passes a wrong handler
     assert names(router) == []
 
 
 def test_a_handler_of_a_type_string_annotated_with_another_events_class_is_refused() -> None:
     with pytest.raises(TypeError, match="expects PostTargetFailed, but is registered for"):
-        Router().on("comment.received")(wants_failure)  # type: ignore[arg-type] # what is tested
+        Router().on("comment.received")(wants_failure)  # type: ignore[arg-type]  # the test passes a wrong handler
 
 
 async def wants_a_channel(event: ChannelUnhealthy | ChannelDisconnected) -> None: ...
@@ -554,7 +556,7 @@ def test_a_handler_of_a_pattern_is_accepted_with_a_class_that_suits_all(
     assert len(router.handlers) == 1
 
 
-def test_an_own_class_that_a_pattern_meets_is_the_one_its_handler_is_given() -> None:
+def test_a_handler_of_a_pattern_gets_the_users_class_of_a_matching_type() -> None:
     class AdPublished(Event[dict[str, Any]]):
         type: Literal["ad.published"]
 
@@ -570,7 +572,7 @@ def test_a_handler_of_unknown_types_annotated_with_a_known_class_is_refused() ->
         Router().on_unknown(wants_failure)
 
 
-def test_a_base_of_several_event_classes_names_no_type_and_suits_them() -> None:
+def test_a_base_of_several_event_classes_names_no_type_but_fits_as_an_annotation() -> None:
     class Ad(Event[dict[str, Any]]):
         pass
 
@@ -593,7 +595,7 @@ def test_annotations_that_fit_or_cannot_be_read_are_accepted(function: Any) -> N
     assert len(router.handlers) == 1
 
 
-# impossible events
+# Type strings that no event can have
 
 
 @pytest.mark.parametrize(
@@ -618,11 +620,11 @@ def test_a_string_that_is_no_type_is_refused(text: str) -> None:
 
 
 class Untyped(Event[dict[str, Any]]):
-    """Names no type."""
+    """An event class that names no type."""
 
 
 @pytest.mark.parametrize("event", [Event, Untyped, UnknownEvent, Resource, int, None, 3])
-def test_a_class_that_stands_for_no_type_is_refused(event: Any) -> None:
+def test_an_event_class_without_a_type_is_refused(event: Any) -> None:
     with pytest.raises(TypeError):
         named(Router(), event)
 
@@ -632,7 +634,7 @@ def test_a_registration_for_nothing_is_refused() -> None:
         Router().on()
 
 
-# event classes of the user's own
+# Event classes that a user defines
 
 
 class OwnComment(CommentReceived):
@@ -682,14 +684,14 @@ def test_two_unrelated_classes_for_one_type_are_refused(
     assert type(router._table.parser.parse(event_body("comment.received"))) is order[0]
 
 
-def test_a_handler_without_an_annotation_leaves_the_class_of_its_type_open() -> None:
+def test_a_handler_without_an_annotation_accepts_any_class_of_its_type() -> None:
     router = Router()
     router.on("comment.received", name="plain")(lambda _: None)
     named(router, UnrelatedComment, name="own")
     assert router._table.parser.classes["comment.received"] is UnrelatedComment
 
 
-def test_a_type_that_no_class_is_known_of_comes_as_an_unknown_event() -> None:
+def test_a_type_without_a_class_is_an_unknown_event() -> None:
     async def greet(event: CommentReceived) -> None: ...
 
     with pytest.raises(TypeError, match=r"greet .*'ad\.seen', whose events are UnknownEvent"):
@@ -711,13 +713,13 @@ def test_an_unrelated_class_does_not_take_away_the_class_a_handler_is_annotated_
     @router.on("comment.received", name="annotated")
     async def annotated(event: CommentReceived) -> None: ...
 
-    with suppress(ValueError):  # refused is as good
+    with suppress(ValueError):  # the router may also refuse this class
         named(router, UnrelatedComment, name="unrelated")
     event = router._table.parser.parse(event_body("comment.received"))
     assert isinstance(event, CommentReceived)
 
 
-def test_a_class_may_stand_for_several_types() -> None:
+def test_an_event_class_may_have_several_types() -> None:
     router = Router()
     named(router, AdEvent)
     for name in ("ad.published", "ad.failed"):
@@ -725,7 +727,7 @@ def test_a_class_may_stand_for_several_types() -> None:
         assert names_for(router, name) == ["handler"]
 
 
-# what a type checker says
+# Results of a type checker
 
 
 class Line(NamedTuple):
@@ -863,11 +865,10 @@ async def narrow(event: Event[Channel], events: list[ChannelUnhealthy]) -> None:
 
 @pytest.fixture
 def checked(request: pytest.FixtureRequest, tmp_path: Path) -> dict[int, Line]:
-    """What mypy says about the snippet, by the number at the end of the line."""
+    """Return mypy's messages about the snippet, by the number at the end of each line."""
     folder = tmp_path
     (folder / "snippet.py").write_text(SNIPPET)
-    kept = getattr(request.config, "cache", None)  # None where pytest was told to keep none
-    cache = kept.mkdir("mypy") if kept else folder / "cache"
+    cache = mypy_cache(request.config, folder)
     arguments = ["--strict", "--config-file=", f"--cache-dir={cache}", "--no-error-summary"]
     said = subprocess.run(
         [sys.executable, "-m", "mypy", *arguments, "snippet.py"],
@@ -890,28 +891,29 @@ def checked(request: pytest.FixtureRequest, tmp_path: Path) -> dict[int, Line]:
 
 DECORATOR = "hookonce.routing.handler.HandlerDecorator[{}, None]"
 REVEALED = {
-    1: "hookonce.events.PostTargetFailed",
+    1: "hookonce.events.publishing.PostTargetFailed",
     2: "snippet.AdPublished",
-    3: "hookonce.events.PostTargetFailed | hookonce.events.PostTargetPublished",
-    4: "hookonce.events.PostTargetFailed | hookonce.events.ChannelUnhealthy"
-    " | hookonce.events.ChannelDisconnected",
-    5: "hookonce.events.PostTargetPublished",
-    6: "hookonce.events.PostTargetFailed",
-    7: "hookonce.events.CommentReceived",
-    8: "hookonce.events.MessageReceived",
-    9: "hookonce.events.ChannelUnhealthy",
-    10: "hookonce.events.ChannelDisconnected",
-    11: "hookonce.events.WebhookTest",
+    3: "hookonce.events.publishing.PostTargetFailed"
+    " | hookonce.events.publishing.PostTargetPublished",
+    4: "hookonce.events.publishing.PostTargetFailed | hookonce.events.publishing.ChannelUnhealthy"
+    " | hookonce.events.publishing.ChannelDisconnected",
+    5: "hookonce.events.publishing.PostTargetPublished",
+    6: "hookonce.events.publishing.PostTargetFailed",
+    7: "hookonce.events.publishing.CommentReceived",
+    8: "hookonce.events.publishing.MessageReceived",
+    9: "hookonce.events.publishing.ChannelUnhealthy",
+    10: "hookonce.events.publishing.ChannelDisconnected",
+    11: "hookonce.events.publishing.WebhookTest",
     12: "Any",
     13: "Any",
-    14: "hookonce.events.CommentReceived",
+    14: "hookonce.events.publishing.CommentReceived",
 }
 
 
 REFUSED = range(17, 27)
 
 
-@pytest.mark.costs("4 s")
+@pytest.mark.full("4 s")
 def test_a_type_checker_infers_event_classes_and_refuses_what_registration_would_refuse(
     checked: dict[int, Line],
 ) -> None:
@@ -938,7 +940,7 @@ def test_a_receiver_shows_its_endpoint_and_handlers_and_no_secret(webhook_secret
     assert repr(receiver) == "Receiver(endpoint='bakery', 2 handlers)"
 
 
-def test_what_is_refused_is_said_with_what_to_do() -> None:
+def test_a_refusal_says_what_to_do() -> None:
     router, other = Router(), Router()
     named(router, CommentReceived, name="taken")
     other.include(included := Router())

@@ -1,4 +1,4 @@
-"""NaN and infinities are found at any depth, and refused as arguments."""
+"""`non_finite` finds NaN and infinities at any depth; functions refuse them as arguments."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _service(**settings: Any) -> EmulatedService:
 def test_every_argument_refuses_a_number_that_is_not_finite(
     give: Callable[[float], object], bad: float
 ) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - each names its own argument
+    with pytest.raises(ValueError):  # noqa: PT011 - each call's message names its own argument
         give(bad)
 
 

@@ -1,4 +1,4 @@
-"""A sender of signed deliveries whose clock is a virtual loop."""
+"""A sender of signed deliveries, which takes the time from a virtual loop."""
 
 from __future__ import annotations
 

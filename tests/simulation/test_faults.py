@@ -71,4 +71,4 @@ def test_only_the_chosen_kinds_occur() -> None:
 @pytest.mark.parametrize("wrong", [{"rate": 1.5}, {"rate": -0.1}, {"most": -1}, {"kinds": ()}])
 def test_a_plan_with_a_value_out_of_range_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        FaultPlan(seed=7, **wrong)  # type: ignore[arg-type]  # wrong on purpose
+        FaultPlan(seed=7, **wrong)  # type: ignore[arg-type]  # the argument is wrong on purpose

@@ -34,7 +34,7 @@ class Scripted(FaultPlan):
     script: tuple[Injection | None, ...] = ()
     seed: int = 0
 
-    def injection(self, event_id: str, handler: str, number: int) -> Injection | None:  # noqa: ARG002 - as the base's
+    def injection(self, event_id: str, handler: str, number: int) -> Injection | None:  # noqa: ARG002 - the base method has the same parameters
         return self.script[number - 1] if number <= len(self.script) else None
 
 
@@ -209,7 +209,7 @@ class TestInjection:
         class OnlyFirst(FaultPlan):
             seed: int = 0
 
-            def injection(self, event_id: str, handler: str, number: int) -> Injection | None:  # noqa: ARG002 - as the base's
+            def injection(self, event_id: str, handler: str, number: int) -> Injection | None:  # noqa: ARG002 - the base method has the same parameters
                 is_due = handler == "first" and number == 1
                 return Injection(Fault.FAILS_BEFORE) if is_due else None
 
@@ -253,7 +253,7 @@ class TestOwnCode:
         seconds = call.ended_unix - call.started_unix
         assert seconds < 8
         if is_long:
-            assert seconds >= 0.09  # a float of a Unix time
+            assert seconds >= 0.09  # 0.1 s, less the rounding error of a Unix time
         elif not is_async:
             assert seconds == 0
         assert threads != [threading.main_thread()]
@@ -324,7 +324,8 @@ class TestOwnCode:
     def test_a_call_that_a_shutdown_cancels_is_neither_success_nor_failure(self) -> None:
         receiver = receiving()
         receiver.on(CommentReceived, name=NAME)(lambda _: None)
-        # The lifespan ends after 8 s and waits 20 s for handlers, which is shorter than the sleep.
+        # The lifespan ends after 8 s and waits 20 s for handlers, and then cancels the sleep of
+        # 44 s.
         log = simulate(receiver, send_once, Injection(Fault.SLOW, 44))
         assert only(log).outcome is CallOutcome.CANCELLED
         assert log.in_progress == 0
@@ -348,7 +349,9 @@ class TestOwnCode:
         call = only(simulate(receiver, main))
         assert call.outcome is CallOutcome.CANCELLED
         assert ended == [call.event_id]
-        assert call.ended_unix - call.started_unix >= 0.29  # a float of a Unix time
+        assert (
+            call.ended_unix - call.started_unix >= 0.29
+        )  # 0.3 s, less the rounding error of a Unix time
 
     def test_a_handler_gets_its_context(self) -> None:
         contexts: list[Context] = []

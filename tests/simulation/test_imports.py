@@ -1,4 +1,4 @@
-"""The emulator works without the simulation, so that it starts faster."""
+"""The emulator does not import the simulation, so that the emulator starts faster."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Stale and overlapping calls are found for each handler and key."""
+"""`KeyedCalls` finds stale and overlapping calls of each handler and key."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_event_is_superseded_by_a_newer_event_only_after_that_event_has_succe
         found.is_superseded(event, "sync") for event in ("old", "new", "newest", "unknown")
     ] == [
         True,
-        True,  # it is the one that has succeeded
+        True,  # the handler has succeeded with this event itself
         False,
         False,
     ]
@@ -162,7 +162,7 @@ def test_the_events_belong_to_the_given_number_of_channels() -> None:
 
     @receiver.on("channel.*", name="note")
     async def note(event: object) -> None:
-        channels.add(event.data.id)  # type: ignore[attr-defined]  # every channel event has it
+        channels.add(event.data.id)  # type: ignore[attr-defined]  # every channel event has an id
 
     simulate(receiver, events=60, seed=5, store="memory://", channels=3)
     assert len(channels) == 3

@@ -1,7 +1,7 @@
 """A simulation of handlers within each kind of ledger, on real databases.
 
-Their drivers wait in threads, or for sockets of the event loop. Virtual time must stand still in
-the meantime, and a connection that waits in a pool must not stop it.
+Database drivers wait in threads, or for sockets of the event loop. Virtual time must stand still
+during such a wait, but a connection that is idle in a pool must not stop virtual time.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import asyncpg  # type: ignore[import-untyped] # it has no annotations that a checker could read
+import asyncpg  # type: ignore[import-untyped] # asyncpg has no type annotations
 import pytest
 from _pytest.mark import ParameterSet
 from effects.benches import ON_POSTGRES, ON_SQLITE, TABLE
-from support.postgres import PostgresServer, postgres_server
+from support.postgres import PostgresServer
 from support.waiting import PATIENCE_SECONDS
 
 from hookonce import Event, Receiver
@@ -28,22 +28,16 @@ from hookonce.effects.ledger import is_async_ledger
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.effects.table import create_statements
 from hookonce.simulation import Mode, SimulationReport
-from hookonce.simulation.simulation import _Simulation
+from hookonce.simulation.simulation import Drawing, Simulation
 from hookonce.simulation.virtual_loop import VirtualLoop, run_virtually
 from hookonce.verification.secrets import new_secret
 
 EVENTS = 12
 
 
-@pytest.fixture(scope="module")
-def shared_postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
-
-
 @pytest.fixture
 def postgres(shared_postgres: PostgresServer) -> PostgresServer:
-    """Return a PostgreSQL with the tables of a ledger and of the handler."""
+    """Return a PostgreSQL server with the tables of a ledger and of the handler."""
     shared_postgres.clear()
     for statement in (*create_statements("postgresql", "hookonce_effects"), TABLE):
         shared_postgres.execute(statement)
@@ -54,7 +48,7 @@ def simulated(opened: Callable[..., Any], url: str, store: str, mode: Mode) -> S
     """Simulate a handler that writes the ids of its events within a ledger."""
 
     async def main(loop: VirtualLoop) -> SimulationReport:
-        # A pool belongs to the event loop in which it was opened, so `simulate` cannot be used.
+        # A pool belongs to the loop that opened it, but `simulate` would make a loop of its own.
         async with opened(url, system_clock) as parts:
             receiver = Receiver(secrets=new_secret(), store="memory://")
             ledger, write = parts["ledger"], parts["write"]
@@ -70,8 +64,8 @@ def simulated(opened: Callable[..., Any], url: str, store: str, mode: Mode) -> S
                 def handler_in_thread(event: Event[object], transaction: Any) -> None:
                     write(transaction, event.id)
 
-            simulation = _Simulation(receiver, loop, store, mode, seed=7, chaos=0.3, channels=None)
-            return await simulation.run(EVENTS, None)
+            drawing = Drawing(EVENTS, chaos=0.3, seed=7, channels=None)
+            return await Simulation(receiver, loop, store, mode, drawing).run()
 
     return run_virtually(main)
 
@@ -98,7 +92,7 @@ ALWAYS = {
 
 
 def cases(kinds: Iterable[str]) -> list[ParameterSet]:
-    """Return each kind of ledger in each mode; most of them run only with ``-m full``."""
+    """Return each kind of ledger in each mode; most of these cases run only with ``-m full``."""
     return [
         pytest.param(kind, mode, marks=() if (kind, mode) in ALWAYS else pytest.mark.full("1 s"))
         for kind in kinds
@@ -107,7 +101,9 @@ def cases(kinds: Iterable[str]) -> list[ParameterSet]:
 
 
 @pytest.mark.parametrize(("kind", "mode"), cases(ON_SQLITE))
-def test_a_ledger_in_sqlite(kind: str, mode: Mode, tmp_path: Path) -> None:
+def test_a_simulation_within_a_ledger_in_sqlite_has_each_effect_once(
+    kind: str, mode: Mode, tmp_path: Path
+) -> None:
     file = str(tmp_path / "app.db")
     SQLiteLedger(file).create_table()
     with closing(sqlite3.connect(file)) as connection:
@@ -120,7 +116,7 @@ def test_a_ledger_in_sqlite(kind: str, mode: Mode, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "mode"), cases(ON_POSTGRES))
-def test_a_ledger_in_postgresql(
+def test_a_simulation_within_a_ledger_in_postgresql_has_each_effect_once(
     kind: str, mode: Mode, postgres: PostgresServer, tmp_path: Path
 ) -> None:
     def read() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
@@ -14,14 +15,17 @@ from hookonce import Context, Event, Inbox, Limits, Outcome, Reason, Receiver, R
 from hookonce.events import CommentReceived, PostTargetFailed
 from hookonce.http.app import Receive, Scope, Send
 from hookonce.routing.table import HandlerTable
+from hookonce.senders import publishing
 from hookonce.simulation import Breach, Mode, SimulationReport, simulate, virtual_loop
 from hookonce.simulation.calls import CallLog, CallOutcome, HandlerCall
 from hookonce.simulation.report import Emitted, violations
+from hookonce.stores.handled import HandledEvent
+from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import DeadReason
 from hookonce.verification.headers import RawHeaders
 from hookonce.verification.secrets import new_secret
 
-pytestmark = pytest.mark.sample(7, of="file")
+pytestmark = pytest.mark.sample(4, of="file")
 
 SECRET = new_secret()
 
@@ -45,7 +49,7 @@ def _fail(event: Event[object]) -> None:
 
 def simulated(receiver: Receiver, **arguments: object) -> SimulationReport:
     settings: dict[str, object] = {"events": 100, "seed": 7, "store": "memory://", **arguments}
-    return simulate(receiver, **settings)  # type: ignore[arg-type] # keywords from a dictionary
+    return simulate(receiver, **settings)  # type: ignore[arg-type] # mypy cannot check keywords from a dictionary
 
 
 @pytest.mark.parametrize("store", ["memory://", None])
@@ -70,6 +74,25 @@ def test_the_receivers_own_store_is_not_used(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("mode", [Mode.INLINE, Mode.INBOX])
+def test_a_receiver_keeps_its_handled_events_in_a_simulation_too(
+    tmp_path: Path, mode: Mode
+) -> None:
+    receiver = correct().copy(keep_handled=timedelta(days=3))
+    url = f"sqlite:///{tmp_path}/chaos.db"
+    report = simulated(receiver, store=url, mode=mode, events=60)
+    assert report.passed, report.findings[:3]
+    assert report.injected
+
+    async def kept() -> list[HandledEvent]:
+        # With this clock, no record has expired.
+        async with aclosing(SQLiteStore(tmp_path / "chaos.db", clock=lambda: 0.0)) as store:
+            return await store.handled_events()
+
+    found = asyncio.run(kept())
+    assert sum(bool(event.finished) for event in found) == report.handled
+
+
 def test_a_receiver_with_an_inbox_is_simulated_in_every_mode() -> None:
     receiver = correct(inbox=Inbox(embedded=False))
     for mode in (Mode.AS_IT_IS, Mode.INLINE, Mode.INBOX):
@@ -81,7 +104,7 @@ def test_a_receiver_with_an_inbox_is_simulated_in_every_mode() -> None:
 @pytest.mark.costs("5 s")
 def test_a_receiver_without_an_inbox_can_be_simulated_with_an_inbox() -> None:
     assert simulated(correct(), store=None, mode=Mode.INBOX, events=60).passed
-    # Only an inbox accepts events with a handler that always fails, so it needs far fewer requests.
+    # An inbox also accepts events whose handler always fails, so it needs far fewer requests.
     failing = Receiver(secrets=SECRET, store="memory://")
     failing.on("*", name="fail")(_fail)
     modes = (Mode.INLINE, Mode.INBOX)
@@ -149,7 +172,7 @@ def test_the_duration_of_handlers_does_not_change_the_events() -> None:
 
 
 def test_the_service_has_the_name_that_the_receiver_expects() -> None:
-    receiver = Receiver(secrets=SECRET, store="memory://", service="acme")
+    receiver = Receiver(secrets=SECRET, store="memory://", sender=publishing.with_service("acme"))
     numbers = set()
 
     @receiver.on("*", name="note")
@@ -336,7 +359,7 @@ class _Thankless(Receiver):
 
 
 def test_a_handled_event_that_is_never_acknowledged_is_found() -> None:
-    """The sender disables an endpoint that fails for 72 hours; a simulation may end before."""
+    """The sender disables an endpoint that fails for 72 hours; a simulation may end before that."""
     report = simulated(correct(_Thankless), events=20)
     assert report.count(Breach.PUNISHED) == len(report.findings) == 20
     assert report.handled + report.ignored == 20

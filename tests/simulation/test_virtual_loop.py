@@ -18,7 +18,7 @@ import pytest
 from hookonce.simulation import virtual_loop
 from hookonce.simulation.virtual_loop import VirtualLoop, run_virtually
 
-# Far longer than the tests compute, and far shorter than the times to be skipped.
+# A limit far above the computing time of the tests, and far below the times that the loop skips.
 SOON_SECONDS = 60.0
 REAL_SECONDS = 0.2
 
@@ -67,7 +67,7 @@ def test_no_time_limit_ends_early_while_the_loop_waits_for_work_outside() -> Non
     async def main(loop: VirtualLoop) -> str:
         ended = threading.Event()
         async with loop.outside(), asyncio.timeout(3):
-            # Without the block the three seconds would be skipped at once.
+            # Without `outside`, the loop would skip the three seconds at once.
             await asyncio.to_thread(ended.wait, REAL_SECONDS)
         return "in time"
 
@@ -93,7 +93,7 @@ def test_a_long_block_takes_its_real_duration(monkeypatch: pytest.MonkeyPatch) -
     async def main(loop: VirtualLoop) -> tuple[float, float]:
         begun, really_begun = loop.time(), time.monotonic()
         async with loop.outside():
-            time.sleep(REAL_SECONDS)  # noqa: ASYNC251 - a handler that blocks the loop
+            time.sleep(REAL_SECONDS)  # noqa: ASYNC251 - simulates a handler that blocks the loop
         with pytest.raises(TimeoutError):
             async with loop.outside(), asyncio.timeout(REAL_SECONDS):
                 await asyncio.to_thread(threading.Event().wait, 2 * REAL_SECONDS)
@@ -135,7 +135,7 @@ def test_a_block_that_sleeps_lets_time_pass(is_in_task: bool) -> None:
     async def main(loop: VirtualLoop) -> float:
         begun = loop.time()
         async with loop.outside(runs_handler=True):
-            # A time limit is no sleep, and must not end while the thread runs.
+            # The loop skips sleeps, but must not skip a time limit while the thread runs.
             async with asyncio.timeout(60):
                 await asyncio.to_thread(threading.Event().wait, REAL_SECONDS)
             if is_in_task:
@@ -257,11 +257,11 @@ def test_a_block_that_is_cancelled_while_it_waits_for_others_holds_up_nobody() -
 def test_computing_takes_no_virtual_time_but_blocking_does(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(loop: VirtualLoop) -> tuple[float, float]:
         begun = loop.time()
-        time.sleep(REAL_SECONDS)  # noqa: ASYNC251 - stands for computing
+        time.sleep(REAL_SECONDS)  # noqa: ASYNC251 - simulates computing
         await asyncio.sleep(0)
         computed = loop.time() - begun
         monkeypatch.setattr(virtual_loop, "_BLOCKING_SECONDS", REAL_SECONDS / 2)
-        time.sleep(REAL_SECONDS)  # noqa: ASYNC251 - stands for a call that blocks the loop
+        time.sleep(REAL_SECONDS)  # noqa: ASYNC251 - simulates a call that blocks the loop
         await asyncio.sleep(0)
         return computed, loop.time() - begun
 

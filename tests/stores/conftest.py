@@ -1,6 +1,6 @@
-"""The stores that the contract runs over, and a clock that moves only when a test moves it.
+"""The stores that the contract's tests use, and a clock that moves only when a test moves it.
 
-A backend joins the contract by a factory in ``BACKENDS``.
+To run the contract on another backend, add its factory to ``BACKENDS``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TypeAlias
 import apsw
 import pytest
 from support.needs import needed
+from support.postgres import PostgresServer
 from support.redis_servers import (
     RedisServer,
     leaked_keys,
@@ -23,6 +24,7 @@ from support.redis_servers import (
 
 from hookonce.clock import Clock
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.postgres import PostgresStore
 from hookonce.stores.protocols import DEFAULT_RETENTION, Store
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
@@ -52,13 +54,19 @@ def _redis(request: pytest.FixtureRequest, retention: timedelta, clock: Clock) -
 def _cluster(request: pytest.FixtureRequest, retention: timedelta, clock: Clock) -> Store:
     nodes: list[RedisServer] = request.getfixturevalue("cluster")
     url = nodes[0].url.replace("redis://", "redis+cluster://")
-    # With one shard, since the order of events and the inbox's limits hold for each shard.
+    # Use one shard: the order of events and the inbox's limits hold only within a shard.
     return RedisStore(url, shards=1, retention=retention, clock=clock)
+
+
+def _postgres(request: pytest.FixtureRequest, retention: timedelta, clock: Clock) -> Store:
+    server: PostgresServer = request.getfixturevalue("emptied_postgres")
+    return PostgresStore(server.url, retention=retention, clock=clock)
 
 
 BACKENDS: dict[str, Factory] = {
     "memory": _memory,
     "sqlite": _sqlite,
+    "postgres": _postgres,
     "valkey": _valkey,
     "redis": _redis,
     "cluster": _cluster,
@@ -89,21 +97,28 @@ def _without_leaks(*servers: RedisServer) -> Iterator[None]:
 
 @pytest.fixture
 def valkey(shared_valkey: RedisServer) -> Iterator[RedisServer]:
-    """Return an empty Valkey; after the test no key may be left that nothing removes."""
+    """Return an empty Valkey; after the test, fail if it has a key that nothing will remove."""
     with _without_leaks(shared_valkey):
         yield shared_valkey
 
 
 @pytest.fixture
+def emptied_postgres(shared_postgres: PostgresServer) -> PostgresServer:
+    """Return a PostgreSQL with a store's empty tables."""
+    shared_postgres.empty_store()
+    return shared_postgres
+
+
+@pytest.fixture
 def redis_7(shared_redis_7: RedisServer) -> Iterator[RedisServer]:
-    """Return an empty Redis of the distribution; checked like ``valkey``."""
+    """Return an empty Redis of the Linux distribution; check its keys like ``valkey``."""
     with _without_leaks(shared_redis_7):
         yield shared_redis_7
 
 
 @pytest.fixture
 def cluster(shared_cluster: list[RedisServer]) -> Iterator[list[RedisServer]]:
-    """Return an empty cluster of two masters; checked like ``valkey``."""
+    """Return an empty cluster of two masters; check its keys like ``valkey``."""
     with _without_leaks(*shared_cluster):
         yield shared_cluster
 
@@ -136,9 +151,9 @@ def pass_time(clock: FakeClock) -> Callable[[float], None]:
     return move
 
 
-@pytest.fixture(params=list(BACKENDS.values()), ids=list(BACKENDS))
+@pytest.fixture
 def make_store(request: pytest.FixtureRequest, clock: Clock) -> Callable[..., Store]:
-    """Return ``make_store(*, retention=…, clock=…)``; the test closes what it makes."""
+    """Return ``make_store(*, retention=…, clock=…)``; the test closes the store."""
     factory: Factory = request.param
 
     def make(*, retention: timedelta = DEFAULT_RETENTION, clock: Clock = clock) -> Store:
@@ -155,17 +170,25 @@ async def store(make_store: Callable[..., Store]) -> AsyncIterator[Store]:
     await store.aclose()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test for every store; with ``keeping_store``, for every store that keeps bodies."""
+    if "make_store" in metafunc.fixturenames:
+        names = [*BACKENDS]
+        if "keeping_store" in metafunc.fixturenames:
+            names.remove("memory")
+        factories = [BACKENDS[name] for name in names]
+        metafunc.parametrize("make_store", factories, ids=names, indirect=True)
+
+
 @pytest.fixture
 def keeping_store(store: Store) -> Store:
-    """Return the same, unless it keeps no bodies; that it says so has a test of its own."""
-    if not store.keeps_bodies:
-        pytest.skip("this store keeps no bodies")
+    """Return an empty store that keeps bodies, and has an inbox."""
     return store
 
 
 @pytest.fixture
 def connections() -> Iterator[list[apsw.Connection]]:
-    """Return the SQLite connections that are opened from now on."""
+    """Return a list that receives each SQLite connection opened from now on."""
     opened: list[apsw.Connection] = []
     apsw.connection_hooks.append(opened.append)
     yield opened

@@ -1,6 +1,6 @@
-"""A process of its own on a SQLite store, which its test races, starves, forks or kills.
+"""A child process that uses a SQLite store: a test may kill or fork it, or fill its disk.
 
-``sqlite_child.py COMMAND PATH [NAME]``. It says a line for each thing that is so from then on.
+``sqlite_child.py COMMAND PATH [NAME]``. The process prints a line for each step that it has done.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOBODY = 65534
 
 
 def say(line: str) -> None:
-    """Write a line at once: all of it or nothing, also when the process is being killed."""
+    """Write a line with one system call, so that a kill cannot cut the line."""
     os.write(1, f"{line}\n".encode())
 
 
@@ -46,7 +46,7 @@ async def hear() -> str:
 
 
 async def claim(store: SQLiteStore, key: DeliveryKey) -> Claimed:
-    """Claim what must be free."""
+    """Claim an event that must be free."""
     result = await store.claim(key, new_token(), LEASE)
     if not isinstance(result, Claimed):
         raise TypeError(f"{key} is not free: {result}")
@@ -69,7 +69,7 @@ async def close(stores: Iterable[SQLiteStore]) -> None:
 
 
 async def race(path: str, _: str) -> None:
-    """Claim ten events at a word, as others do at the same; say which it won."""
+    """For each line of input, compete with other processes for ten events; print the keys won."""
     store = SQLiteStore(path)
     await store.open()
     say("ready")
@@ -81,7 +81,7 @@ async def race(path: str, _: str) -> None:
 
 
 async def meet(path: str, name: str) -> None:
-    """Open every file it is told, which other processes open as well, and use it."""
+    """Open and use every file that the test names, while other processes use the same file."""
     say("ready")
     while file := await hear():
         store = SQLiteStore(os.path.join(path, file))
@@ -91,7 +91,7 @@ async def meet(path: str, name: str) -> None:
 
 
 async def write(path: str, name: str) -> None:
-    """Complete and bury events until it is killed; say which it has."""
+    """Complete and bury events until the process is killed; print each one."""
     store = SQLiteStore(path)
     numbers = itertools.count()
 
@@ -109,7 +109,7 @@ async def write(path: str, name: str) -> None:
 
 
 async def insist(path: str, name: str) -> None:
-    """Put events at every word it hears; say which it has, and which were refused."""
+    """On each line of input, enqueue an event; print whether it was stored or refused."""
     store = SQLiteStore(path)
     await store.open()
     say("ready")
@@ -125,7 +125,7 @@ async def insist(path: str, name: str) -> None:
 
 
 async def hold(path: str, name: str) -> None:
-    """Claim an event, say so, and never settle it."""
+    """Claim an event, print `claimed`, and never complete or release the event."""
     store = SQLiteStore(path)
     await claim(store, delivery_key("default", name))
     say("claimed")
@@ -133,7 +133,7 @@ async def hold(path: str, name: str) -> None:
 
 
 async def fill(path: str, _: str) -> None:
-    """Write until the file may grow no more, then with room again."""
+    """Write until the file has reached its size limit; raise the limit, and write again."""
     store = SQLiteStore(path)
     await store.open()
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -153,7 +153,7 @@ async def fill(path: str, _: str) -> None:
 
 
 async def trespass(path: str, _: str) -> None:
-    """Use a file as somebody who may not write it."""
+    """Use a file for which this user has no write permission."""
     if os.geteuid() == 0:
         os.setuid(NOBODY)
     store = SQLiteStore(path)
@@ -165,12 +165,12 @@ async def trespass(path: str, _: str) -> None:
 
 
 def in_fork(work: Callable[[], None]) -> int:
-    """Run in a forked process, and return its exit status."""
+    """Run a function in a forked process, and return the exit status of the process."""
     pid = os.fork()
     if pid == 0:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - a forked process ends here, whatever happens
+        except BaseException as error:  # noqa: BLE001 - the fork must end here after any error
             say(f"failed: {error!r}")
             os._exit(1)
         os._exit(0)
@@ -178,7 +178,7 @@ def in_fork(work: Callable[[], None]) -> int:
 
 
 def fork_and_use(path: str) -> None:
-    """Use one store in a process and in its fork, each while the other has used it."""
+    """Use one store in a process and in its fork, in alternation."""
     store = SQLiteStore(path)
 
     def in_the_fork() -> None:
@@ -199,14 +199,14 @@ def fork_and_use(path: str) -> None:
 
 
 def fork_and_close(path: str) -> None:
-    """Close a store while its fork still uses it; then the fork dies without closing."""
+    """Close a store while its fork still uses it; then the fork dies without closing it."""
     store = SQLiteStore(path)
     closed, to_close = os.pipe()[::-1], os.pipe()[::-1]
     with asyncio.Runner() as runner:
         runner.run(complete(store, "parent"))
         pid = os.fork()
         if pid == 0:
-            os.close(closed[0])  # so that the fork ends if its parent is killed
+            os.close(closed[0])  # so that the fork's read ends if its parent is killed
             asyncio.run(complete(store, "before"))
             say("done before")
             os.write(to_close[0], b".")
@@ -271,7 +271,7 @@ def fork_while_writing(path: str) -> None:
 
 
 def fork_while_others_are_made(path: str) -> None:
-    """Fork again and again while another thread makes stores; those at hand must go on."""
+    """Fork while another thread makes stores; the existing stores must keep working."""
     stores = [SQLiteStore(f"{path}{n}") for n in range(5)]
     ended = threading.Event()
 
@@ -301,7 +301,7 @@ def fork_while_others_are_made(path: str) -> None:
 
 
 class SlowBackup:
-    """A backup that a thread makes, so slowly that there is time to fork."""
+    """A backup in a thread, slow enough to fork in the middle of it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -320,7 +320,7 @@ class SlowBackup:
         apsw.connection_hooks.remove(self._slow_down)
 
     def is_copying(self) -> bool:
-        """Wait until it is in the middle of copying; return False if it is over."""
+        """Wait until the backup is copying; return False if it has ended."""
         self._is_copying.clear()
         while self._thread.is_alive():
             if self._is_copying.wait(0.01):
@@ -359,14 +359,14 @@ class SlowBackup:
 
 
 def fork_while_backing_up(path: str) -> None:
-    """Use the store in a fork that began in the middle of a backup, during and after that."""
+    """Fork in the middle of a backup; the fork uses the store during and after the backup."""
     with SlowBackup(path) as backup:
         ended = os.pipe()
         if not backup.is_copying():
             say("the backup was over too early")
         pid = os.fork()
         if pid == 0:
-            os.close(ended[1])  # so that the fork goes on if its parent is killed
+            os.close(ended[1])  # so that the fork's read ends if its parent is killed
             store = SQLiteStore(path)
             with asyncio.Runner() as runner:
                 runner.run(complete(store, "during"))
@@ -383,7 +383,7 @@ def fork_while_backing_up(path: str) -> None:
 
 
 def fork_again_and_again_while_backing_up(path: str) -> None:
-    """Fork until a backup gives up."""
+    """Start a backup, fork again and again until it ends, and print its result."""
     with SlowBackup(path) as backup:
         while backup.is_copying():
             in_fork(lambda: None)

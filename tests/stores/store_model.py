@@ -1,4 +1,4 @@
-"""A small model of the store contract, and a machine that drives a store and the model alike."""
+"""A small model of the store contract, and a state machine that compares it with a real store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from hookonce.clock import Clock
 from hookonce.errors import StoreError
+from hookonce.stores.handled import HandledStore, Keeping
 from hookonce.stores.protocols import InboxStore, Store
+from hookonce.stores.replays import ReplayBatch, ReplayPlan
 from hookonce.stores.values import (
     Claimed,
     ClaimResult,
@@ -51,22 +53,25 @@ NONE: frozenset[str] = frozenset()
 
 keys = st.sampled_from(sorted(DELIVERIES))
 leases = st.sampled_from([10.0, 60.0])
+names = st.sampled_from("ab")
 handlers = st.frozensets(st.sampled_from("abc"), max_size=2)
-# For how long the sender may still bring what is kept; None where it will not.
+# How long the sender may still deliver an event whose body is kept; None if it never will.
 schedules = st.sampled_from([None, 0.0, 30.0, 6 * 3600.0])
+# Use hours: a Redis server also expires deliveries by its own clock, which the test cannot move.
+keepings = st.sampled_from([4 * 3600.0, 40 * 3600.0])
 begun = st.sampled_from([True, True, False])
-# Which claim of an event a step is taken with: mostly the last one, sometimes a stale one.
+# The claim of a call: 1 is the latest claim, and a higher number is an older, stale claim.
 ages = st.sampled_from([1, 1, 1, 2, 3])
 
 
 def about(seconds: float) -> Any:
-    """Equal to a time that went through a store which counts milliseconds."""
+    """Return an object that equals this time, even if a store has rounded the time."""
     return pytest.approx(seconds, abs=0.002)
 
 
 @dataclass
 class DeadLetterRecord:
-    """A dead letter, or a delivery kept for the case that the event's claim ends unsettled."""
+    """A dead letter, or a kept body: it becomes a dead letter unless an attempt succeeds."""
 
     reason: DeadReason
     error: str
@@ -80,7 +85,7 @@ class DeadLetterRecord:
 
 @dataclass
 class Place:
-    """An event's place in the inbox."""
+    """An event's place in the inbox, with the time at which a worker may fetch the event."""
 
     token: Token
     due: float
@@ -92,7 +97,7 @@ class Place:
 
 @dataclass
 class Event:
-    """What a store must know of one event."""
+    """What a store must know about one event."""
 
     done_until: float = -math.inf
     owner: Token | None = None
@@ -106,20 +111,20 @@ class Event:
     place: Place | None = None
 
     def forgotten(self) -> tuple[int, frozenset[str], frozenset[str]]:
-        """Return attempts and handlers that are left when the attempts are forgotten."""
+        """Return the attempts and handlers of a forgotten event: only a dead letter keeps them."""
         if self.letter is None:
             return (0, NONE, NONE)
         return (self.attempts, self.finished, self.outstanding)
 
     def note(self, finished: frozenset[str], outstanding: frozenset[str] = NONE) -> None:
-        """Add what has finished and what is outstanding, which the event's letter has as well."""
+        """Add finished and outstanding handlers to the event and to its dead letter."""
         self.finished |= finished
         self.outstanding = (self.outstanding | outstanding) - self.finished
         if self.letter is not None:
             self.letter.finished, self.letter.outstanding = self.finished, self.outstanding
 
-    def keep(self, body: bytes, now: float, dead_unix: float | None) -> None:
-        """Keep a body for the case that nothing settles the event."""
+    def keep(self, body: bytes, now: float, dead_unix: float | None, *, renew: bool) -> None:
+        """Keep a body, which becomes a dead letter unless an attempt succeeds."""
         if dead_unix is None or dead_unix <= now:
             dead_unix = -math.inf
         if self.place is None and self.letter is None:
@@ -127,22 +132,37 @@ class Event:
             self.letter = DeadLetterRecord(
                 DeadReason.INTERRUPTED, "", *known, body, is_kept=True, dead_unix=dead_unix
             )
-        elif self.letter is not None and self.letter.is_kept:
-            self.letter.dead_unix = min(self.letter.dead_unix, dead_unix)
+        elif self.letter is not None and self.may_come(now):
+            choose = max if renew and dead_unix > now else min
+            self.letter.dead_unix = choose(self.letter.dead_unix, dead_unix)
 
     def may_come(self, now: float) -> bool:
-        """Return whether a body is kept, and the sender may bring the event again."""
+        """Return whether a body is kept and the sender may still deliver the event."""
         return self.letter is not None and self.letter.is_kept and now < self.letter.dead_unix
 
     def shown(self, now: float) -> DeadLetterRecord | None:
-        """Return the letter, unless it is only kept for the case that the live claim fails."""
+        """Return the dead letter; a kept body counts only after the event's claim has ended."""
         if self.letter is None or (self.letter.is_kept and now < self.until):
             return None
         return self.letter
 
     def dead_letter(self, now: float) -> DeadLetterRecord | None:
-        """Return the letter, unless it is only kept."""
+        """Return the dead letter; a kept body counts only after its claim and the last delivery."""
         return None if self.may_come(now) else self.shown(now)
+
+
+@dataclass
+class Kept:
+    """The delivery of a handled event.
+
+    Attributes:
+        has_expired: whether ``expires`` has passed, so the store may have deleted the delivery.
+    """
+
+    finished: frozenset[str]
+    handled: float
+    expires: float
+    has_expired: bool = False
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -153,13 +173,16 @@ class StoreMachine(RuleBasedStateMachine):
         self.now = 1_700_000_000.0
         self.events = {key: Event() for key in DELIVERIES}
         self.claims: dict[DeliveryKey, list[Claimed]] = {key: [] for key in DELIVERIES}
+        self.kept: dict[DeliveryKey, Kept] = {}
+        self.batches: dict[str, ReplayBatch] = {}
         self.replays: set[Token] = set()
         self.tokens = 0
         self.is_aged = False
         self.folder = TemporaryDirectory(prefix="hookonce-")
         self.runner = asyncio.Runner()
         self.store = self.make_store(Path(self.folder.name), lambda: self.now)
-        self.run(self.store.open())  # a take leaves out a shard that takes long to answer at first
+        # Open the store before the first fetch: a fetch does not wait for a shard that is slow.
+        self.run(self.store.open())
 
     def make_store(self, folder: Path, clock: Clock) -> Store:
         raise NotImplementedError
@@ -177,7 +200,7 @@ class StoreMachine(RuleBasedStateMachine):
         return Token(f"token {self.tokens}")
 
     def past_claim(self, key: DeliveryKey, age: int) -> Claimed:
-        """Return a claim that was granted, or one that nobody was ever granted."""
+        """Return a claim that was granted earlier, or a claim that was never granted."""
         granted = self.claims[key]
         if age <= len(granted):
             return granted[-age]
@@ -232,7 +255,7 @@ class StoreMachine(RuleBasedStateMachine):
         *,
         is_replay: bool = False,
     ) -> None:
-        """Check the result of a claim against the model, and take note of what was granted."""
+        """Check the result of a claim against the model, and note a granted claim."""
         event = self.events[key]
         if self.now < event.done_until:
             assert result == Done()
@@ -253,7 +276,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.granted(key, token, lease, result)
 
     def granted(self, key: DeliveryKey, token: Token, lease: float, result: Claimed) -> None:
-        """Check a new claim, and take note of it."""
+        """Check a new claim, and note it."""
         event = self.events[key]
         known = [(event.attempts, event.finished, event.outstanding)]
         if event.forgettable_at <= self.now:
@@ -271,14 +294,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.claims[key] = [*older, result]
 
     def holds(self, claim: Claimed, ownership: Ownership, finished: frozenset[str] = NONE) -> bool:
-        """Check an answer to a step that only the owner may take; return whether it was taken."""
+        """Check the answer to a call with a claim; return whether the store has made the change."""
         event = self.events[claim.key]
         if event.owner != claim.token:
             assert ownership is Ownership.LOST
-            if event.attempts:  # what has succeeded is a fact
+            if event.attempts:  # the success counts, although a later claim has the event
                 event.note(finished)
         elif ownership is Ownership.LOST:
-            # Only a store that has forgotten the attempts may say so.
+            # Only a store that has forgotten the attempts may answer LOST to the latest claim.
             assert event.forgettable_at <= self.now
             assert event.until <= self.now
             event.owner = None
@@ -325,7 +348,7 @@ class StoreMachine(RuleBasedStateMachine):
         *,
         began: bool,
     ) -> None:
-        """Take note that the owner has given an event back."""
+        """Note that a call with the latest claim has released the event."""
         event = self.events[key]
         event.note(finished, outstanding)
         event.attempts -= not began
@@ -343,24 +366,64 @@ class StoreMachine(RuleBasedStateMachine):
         self.run(self.store.complete(claim))
         self.events[key] = Event(done_until=self.now + RETENTION.total_seconds())
 
-    @precondition(lambda self: self.store.keeps_bodies)
-    @rule(key=keys, age=ages, within=schedules)
-    def keep(self, key: DeliveryKey, age: int, within: float | None) -> None:
-        claim = self.past_claim(key, age)
-        delivery, dead_unix = DELIVERIES[key], None if within is None else self.now + within
-        if self.holds(claim, self.run(self.store.keep(claim, delivery, dead_unix=dead_unix))):
-            self.events[key].keep(delivery.body, self.now, dead_unix)
+    @rule(key=keys, age=ages, finished=handlers, seconds=keepings)
+    def complete_and_keep(
+        self, key: DeliveryKey, age: int, finished: frozenset[str], seconds: float
+    ) -> None:
+        assert isinstance(self.store, HandledStore)
+        claim, given = self.past_claim(key, age), DELIVERIES[key]
+        self.run(self.store.complete_and_keep(claim, given, finished, Keeping(seconds)))
+        self.events[key] = Event(done_until=self.now + RETENTION.total_seconds())
+        before = self.kept.get(key)
+        after = Kept(finished, self.now, self.now + seconds)
+        if before is None or before.expires <= self.now:
+            self.kept[key] = after
+        elif before.has_expired:  # the clock was set back: the store may have deleted the record
+            found = self.run(self.store.handled_event(key))
+            assert found is not None
+            is_new = found.handled_unix == about(after.handled)
+            assert is_new or found.handled_unix == about(before.handled)
+            if is_new:
+                self.kept[key] = after
+
+    @rule(handler=names, generation=st.integers(1, 4), late=st.booleans())
+    def begin_replay_batch(self, handler: str, generation: int, *, late: bool) -> None:
+        assert isinstance(self.store, HandledStore)
+        plan, last = ReplayPlan(late=late), self.batches.get(handler)
+        if last is None or last.generation < generation:
+            last = ReplayBatch("first", handler, generation, plan, about(self.now))
+            self.batches[handler] = last
+        begun = self.store.begin_replay_batch("first", handler, generation, plan)
+        assert self.run(begun) == last
+
+    @rule(handler=names, generation=st.integers(1, 4))
+    def end_replay_batch(self, handler: str, generation: int) -> None:
+        assert isinstance(self.store, HandledStore)
+        batch = ReplayBatch("first", handler, generation, ReplayPlan(), self.now)
+        self.run(self.store.end_replay_batch(batch))
+        last = self.batches.get(handler)
+        if last and last.generation == generation and last.finished_unix is None:
+            self.batches[handler] = replace(last, finished_unix=about(self.now))
 
     @precondition(lambda self: self.store.keeps_bodies)
-    @rule(key=keys, within=schedules)
-    def keep_in_flight(self, key: DeliveryKey, within: float | None) -> None:
+    @rule(key=keys, age=ages, within=schedules, renew=st.booleans())
+    def keep(self, key: DeliveryKey, age: int, within: float | None, *, renew: bool) -> None:
+        claim = self.past_claim(key, age)
+        delivery, dead_unix = DELIVERIES[key], None if within is None else self.now + within
+        kept = self.store.keep(claim, delivery, dead_unix=dead_unix, renew=renew)
+        if self.holds(claim, self.run(kept)):
+            self.events[key].keep(delivery.body, self.now, dead_unix, renew=renew)
+
+    @precondition(lambda self: self.store.keeps_bodies)
+    @rule(key=keys, within=schedules, renew=st.booleans())
+    def keep_in_flight(self, key: DeliveryKey, within: float | None, *, renew: bool) -> None:
         event, delivery = self.events[key], DELIVERIES[key]
         if event.forgettable_at <= self.now:
-            return  # how many attempts it had is not certain
+            return  # the store may have forgotten the event's attempts
         dead_unix = None if within is None else self.now + within
-        self.run(self.store.keep_in_flight(delivery, dead_unix=dead_unix))
+        self.run(self.store.keep_in_flight(delivery, dead_unix=dead_unix, renew=renew))
         if event.done_until <= self.now:
-            event.keep(delivery.body, self.now, dead_unix)
+            event.keep(delivery.body, self.now, dead_unix, renew=renew)
 
     @rule(
         key=keys,
@@ -437,7 +500,7 @@ class StoreMachine(RuleBasedStateMachine):
     def expected_of_put(self, event: Event) -> EnqueueResult:
         if self.now < event.done_until:
             return Done()
-        if self.now < event.until:  # a lease is cut to its length when somebody looks
+        if self.now < event.until:  # after the clock was set back, a call shortens the lease
             event.until = min(event.until, self.now + event.lease)
         if event.letter is not None and not event.may_come(self.now):
             return Dead() if event.dead_letter(self.now) else Waiting()
@@ -464,7 +527,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert batch.fetched == ()
             assert batch.next_due_seconds is None
         elif self.now < place.due or self.now < event.until:
-            if place.due <= self.now:  # a lease that was over lives again by a clock set back
+            # After the clock was set back, a lease that had ended is valid again.
+            if place.due <= self.now:
                 place.schedule(self.now, event.until - self.now)
             assert batch.fetched == ()
             assert batch.next_due_seconds == about(place.due - self.now)
@@ -521,14 +585,15 @@ class StoreMachine(RuleBasedStateMachine):
         self.is_aged = True
         self.now += RETENTION.total_seconds()
 
-    @precondition(lambda self: not self.is_aged)  # what was forgotten does not come back
+    @precondition(lambda self: not self.is_aged)  # `age` let the store delete records
     @rule(seconds=st.sampled_from([5.0, 5 * 3600.0]))
     def set_the_clock_back(self, seconds: float) -> None:
-        self.look_at_the_inbox()  # what nobody has looked at yet may be set back unseen
+        # A store shortens leases and pauses only at its next call, so make a call now.
+        self.look_at_the_inbox()
         self.now -= seconds
         self.look_at_the_inbox()
         for key, event in self.events.items():
-            if self.now < event.until:  # a lease is cut to its length when somebody looks
+            if self.now < event.until:  # the call has cut the lease to its full length
                 token = self.new_token()
                 self.claimed(key, token, 1.0, self.run(self.store.claim(key, token, 1.0)))
 
@@ -548,6 +613,31 @@ class StoreMachine(RuleBasedStateMachine):
         if reopen:
             self.run(self.store.aclose())
             self.run(self.store.open())
+
+    @invariant()
+    def shows_the_last_batches(self) -> None:
+        assert isinstance(self.store, HandledStore)
+        found = self.run(self.store.replay_batches("first"))
+        assert {batch.handler: batch for batch in found} == self.batches
+        assert self.run(self.store.replay_batches("second")) == []
+
+    @invariant()
+    def shows_what_is_kept(self) -> None:
+        assert isinstance(self.store, HandledStore)
+        for kept in self.kept.values():
+            kept.has_expired |= kept.expires <= self.now
+        listed = {event.delivery.key: event for event in self.run(self.store.handled_events())}
+        live = {key: kept for key, kept in self.kept.items() if kept.expires > self.now}
+        assert listed.keys() <= live.keys()
+        assert {key for key, kept in live.items() if not kept.has_expired} <= listed.keys()
+        for key, event in listed.items():
+            assert event.finished == live[key].finished
+            assert event.handled_unix == about(live[key].handled)
+            found = self.run(self.store.handled_event(key))
+            assert found is not None
+            assert found.delivery == DELIVERIES[key]
+        for key in self.kept.keys() - live.keys():
+            assert self.run(self.store.handled_event(key)) is None
 
     @invariant()
     def shows_what_is_dead_and_in_flight(self) -> None:
@@ -585,7 +675,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert (found.reason, found.error) == (letter.reason, letter.error)
             assert found.delivery.body == letter.body
             assert found.is_kept is (key not in dead)
-            # A replay that is under way may show already, or only when it is settled.
+            # A store may count a running replay at once, or only when the replay is settled.
             event = self.events[key]
             assert letter.attempts <= found.attempts <= max(letter.attempts, event.attempts)
             assert (found.finished, found.outstanding) == (letter.finished, letter.outstanding)

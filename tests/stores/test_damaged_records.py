@@ -1,4 +1,4 @@
-"""A record that cannot be read is set aside; it blocks nothing, and a person decides."""
+"""An unreadable record becomes a dead letter: it blocks no other event, and an operator decides."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from functools import partial
 
-import apsw
 import pytest
 from support.deliveries import answer_of, comment, deliver, receiver_on
 from support.redis_servers import RedisServer
+from support.sqlite_files import sqlite_connection
 
 from hookonce.clock import Clock
 from hookonce.events import CommentReceived
@@ -32,16 +32,16 @@ from hookonce.stores.values import (
     new_token,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(50, of="file")]
 
 LEASE = 30.0
 ENDPOINT = "default"
 NONE: frozenset[str] = frozenset()
 
 Damage = Callable[[DeliveryKey], bytes]
-"""Damages the record of an event, and returns bytes that a person must find again."""
+"""Damages an event's record; returns bytes that the store must still show to an operator."""
 
-# What stands in the place of a record in Redis, or in that of each text in SQLite.
+# Damaged contents: each replaces a record in Redis, or each text in SQLite.
 RECORDS = {
     "no bytes": "return ''",
     "text": "return 'garbled'",
@@ -73,7 +73,7 @@ def damage_in_redis(servers: list[RedisServer], change: str, key: DeliveryKey) -
 
 
 def damage_in_sqlite(store: SQLiteStore, column: str, key: DeliveryKey) -> bytes:
-    with closing(apsw.Connection(str(store.path))) as connection:
+    with closing(sqlite_connection(store.path)) as connection:
         found = 0
         for table in ("attempts", "dead"):
             change = f"UPDATE {table} SET {column} = '{{broken' WHERE key = ?"
@@ -95,7 +95,7 @@ CASES = [
 async def case(
     request: pytest.FixtureRequest, clock: Clock
 ) -> AsyncIterator[tuple[InboxStore, Damage]]:
-    """Return an empty store, and a function that damages a record in it."""
+    """Return an empty store and a function that damages a record in it."""
     backend, change = request.param
     store: SQLiteStore | RedisStore
     damage: Damage
@@ -134,7 +134,7 @@ async def claim(store: InboxStore, event_id: str) -> Claimed:
 
 
 async def tried(store: InboxStore, event_id: str) -> None:
-    """Leave the record of a failed attempt, with all its parts."""
+    """Fail an attempt at an event, so that every field of the record has a value."""
     owned = await claim(store, event_id)
     names = frozenset({"a", 'quoted "\\" \n \u00e9 \ud800'})
     await store.release(owned, names, "it failed", outstanding=frozenset({"b"}))
@@ -221,7 +221,7 @@ async def test_a_damaged_event_is_refused_until_a_person_replays_it(case: Case) 
     assert not any("cannot be read" in text for text in await store.warnings())
 
 
-async def test_a_delivery_for_the_inbox_is_kept_for_the_person(case: Case) -> None:
+async def test_a_delivery_of_a_damaged_event_is_kept_for_the_operator(case: Case) -> None:
     store, damage = case
     await tried(store, "evt_1")
     damage(key("evt_1"))
@@ -253,7 +253,7 @@ async def test_a_damaged_dead_letter_keeps_its_body_and_hides_no_other(case: Cas
         await store.bury(owned, DeadReason.REJECTED, delivery=delivery(event_id))
     damage(key("evt_2"))
     for wanted in ({}, {"endpoint": ENDPOINT}, {"handler": "b"}):
-        listed = {one.delivery.event_id for one in await store.dead_letters(**wanted)}  # type: ignore[arg-type] # of the names above
+        listed = {one.delivery.event_id for one in await store.dead_letters(**wanted)}  # type: ignore[arg-type]  # mypy cannot check keywords from a dictionary
         assert {"evt_1", "evt_3"} <= listed
     [letter] = await store.dead_letters(reason=DeadReason.DAMAGED)
     shown = await store.dead_letter(letter.delivery.key)

@@ -1,6 +1,6 @@
-"""Versions of hookonce side by side on one store, and the format that the store notes.
+"""Two versions of hookonce on one store, and the format number that the store records.
 
-Format 2 is played by classes that know its number: their records are those of format 1.
+Store classes with 2 in ``formats`` simulate a later format; their records do not differ.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from support.deliveries import answer_of, comment, deliver, receiver_on
 from support.redis_servers import RedisServer
+from support.sqlite_files import sqlite_connection
 
 from hookonce.errors import StoreError
 from hookonce.stores.formats import OLD_SECONDS, FormatError, Upgrade
@@ -35,7 +35,7 @@ from hookonce.stores.values import (
     new_token,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(16, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(10, of="file")]
 
 LEASE = 30.0
 ENDPOINT = "default"
@@ -45,32 +45,32 @@ AnyStore = SQLiteStore | RedisStore
 
 
 class LaterSQLite(SQLiteStore):
-    """Of the next version, which writes the old format too."""
+    """A store of the next version, which also writes the old format."""
 
     formats = (1, 2)
 
 
 class NextSQLite(SQLiteStore):
-    """Of a version that writes only the new format."""
+    """A store of a version that writes only the new format."""
 
     formats = (2,)
 
 
 class LaterRedis(RedisStore):
-    """As ``LaterSQLite``."""
+    """Like ``LaterSQLite``, but in Redis."""
 
     formats = (1, 2)
 
 
 class NextRedis(RedisStore):
-    """As ``NextSQLite``."""
+    """Like ``NextSQLite``, but in Redis."""
 
     formats = (2,)
 
 
 @dataclass
 class Place:
-    """A place for a store, on which every version can open it."""
+    """Opens the same store with each version."""
 
     old: Callable[[], AnyStore]
     later: Callable[[], AnyStore]
@@ -106,7 +106,7 @@ def place(request: pytest.FixtureRequest, clock: Any) -> Place:
 
 @pytest.fixture
 async def opened() -> AsyncIterator[Callable[[AnyStore], AnyStore]]:
-    """Return a function that closes a store after the test, and returns it."""
+    """Return a function that registers a store to be closed after the test."""
     async with AsyncExitStack() as stack:
 
         def closed_later(store: AnyStore) -> AnyStore:
@@ -128,7 +128,7 @@ def key(event_id: str) -> DeliveryKey:
 
 
 IDS = [f"evt_{number}" for number in range(6)]
-"""Enough events for each of three shards to have one."""
+"""Ids of so many events that each of three shards has an event."""
 
 
 async def fetch(store: AnyStore) -> set[str]:
@@ -284,7 +284,7 @@ async def test_the_receiver_answers_503_and_is_not_ready_once_the_format_is_unkn
 
 
 class Deployment:
-    """Calls of two versions, in one order, on a new store."""
+    """A new store, on which two versions make calls in a given order."""
 
     def __init__(self, order: Sequence[str], folder: Path, server: RedisServer | None, clock: Any):
         self.order = order
@@ -303,9 +303,9 @@ class Deployment:
 
     @property
     def format(self) -> int:
-        """The number that the store notes."""
+        """The format number in the store."""
         if self._server is None:
-            with closing(apsw.Connection(str(self._path))) as connection:
+            with closing(sqlite_connection(self._path)) as connection:
                 return int(connection.pragma("user_version"))
         with self._server.client() as client:
             return int(client.hget(f"{{{self._name}:0}}:m", "format"))
@@ -338,7 +338,7 @@ class Deployment:
 async def test_in_every_order_of_calls_the_later_version_sees_each_accepted_event(
     backend: str, first: str, request: pytest.FixtureRequest, clock: Any, pass_time: PassTime
 ) -> None:
-    """Four steps: a call of each version, an upgrade, 40 s, and the loss of all data."""
+    """A step is a call of a version, an upgrade, a pause, or in Valkey the loss of all data."""
     server: RedisServer | None = None
     steps = ["old", "later", "upgrade", "time"]
     if backend == "valkey":
@@ -409,7 +409,7 @@ async def test_a_shard_whose_server_is_full_is_used_in_the_format_that_it_has(
     async with aclosing(RedisStore(valkey.url, clock=clock)) as store:
         claim = await store.claim(key("evt_1"), new_token(), LEASE)
         assert isinstance(claim, Claimed)
-        pass_time(15.0)  # the process is noted again
+        pass_time(15.0)  # so that the next call records this process again
         with valkey.client() as client:
             client.config_set("maxmemory", 1)
             try:
@@ -425,7 +425,7 @@ async def test_an_upgrade_of_some_shards_is_finished_by_the_next(
     old = opened(RedisStore(valkey.url, shards=3, clock=clock))
     await old.open()
     pass_time(OLD_SECONDS - 1)
-    with valkey.client() as client:  # an old process has called the last shard only
+    with valkey.client() as client:  # an old process has called only the last shard
         client.hset("{hookonce:2}:m", "seen:1", repr(clock()))
     later = opened(LaterRedis(valkey.url, shards=3, clock=clock))
     pass_time(1.0)

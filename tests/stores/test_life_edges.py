@@ -1,6 +1,7 @@
-"""The life of an event where two moments meet: a lease that ends now, a place that is due now.
+"""An event's state at the exact moment when a lease ends or a waiting event becomes due.
 
-The functions are called by themselves, since no backend can be brought to the very end of a lease.
+The tests call the functions of ``hookonce.stores.life``, because no test can call a backend exactly
+at the end of a lease.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def kept() -> tuple[Claimed, Record]:
     return claim, record
 
 
-# The inbox
+# Events in the inbox
 
 
 def test_an_enqueued_event_is_due_at_once() -> None:
@@ -87,12 +88,12 @@ def test_a_repeated_fetch_restarts_its_lease() -> None:
     assert record.queued == Queued(OTHER, START.now + 10 + 60, 60.0)
 
 
-def test_a_fetch_is_over_at_the_very_end_of_its_lease() -> None:
+def test_the_claim_of_a_fetch_ends_exactly_with_its_lease() -> None:
     _, record = taken()
     assert life.fetch_again(record, later(LEASE), KEY, MINE, LEASE) == (None, record)
 
 
-def test_what_somebody_is_at_is_due_when_that_lease_ends() -> None:
+def test_a_claimed_event_is_due_when_its_lease_ends() -> None:
     _, record = claimed(token=OTHER)
     _, record = life.enqueue(record, START, OTHER)
     _, record = life.extend(record, later(20), claimed(token=OTHER)[0])
@@ -102,7 +103,7 @@ def test_what_somebody_is_at_is_due_when_that_lease_ends() -> None:
     assert record.queued == Queued(OTHER, START.now + 20 + LEASE, 20.0)
 
 
-def test_an_attempt_that_goes_on_puts_its_place_in_the_inbox_off() -> None:
+def test_an_attempt_that_extends_its_lease_defers_its_inbox_entry() -> None:
     claim, record = taken()
     _, record = life.extend(record, later(20), claim)
     assert record.queued == Queued(OTHER, START.now + 20 + LEASE, LEASE)
@@ -115,7 +116,7 @@ def test_a_claim_during_an_attempt_learns_when_its_lease_ends() -> None:
     assert result == InFlight(START.unix + LEASE)
 
 
-def test_an_event_that_is_released_is_due_at_once_if_nothing_else_is_said() -> None:
+def test_a_released_event_is_due_at_once_by_default() -> None:
     claim, record = taken()
     _, record = life.release(record, later(5), claim)
     assert record.queued == Queued(OTHER, START.now + 5, 0.0)
@@ -133,7 +134,7 @@ def test_an_event_made_due_is_no_longer_deferred() -> None:
 
 
 def test_no_attempt_runs_after_its_end_on_a_machine_that_has_just_started() -> None:
-    """The clock of leases may begin with the machine."""
+    """The clock of leases may begin at 0 when the machine starts."""
     boot = Moment(now=0.5, unix=1_000.0, expires=9_000.0)
     claim, record = life.claim(NEW, boot, KEY, MINE, LEASE)
     assert isinstance(claim, Claimed)
@@ -143,7 +144,7 @@ def test_no_attempt_runs_after_its_end_on_a_machine_that_has_just_started() -> N
     assert life.state_of(buried, boot) is life.State.DEAD
 
 
-def test_a_failure_is_known_until_it_is_forgotten_and_no_longer() -> None:
+def test_a_failed_attempt_is_remembered_for_its_retention() -> None:
     claim, record = claimed()
     _, record = life.release(record, START, claim, error="failed")
     at_the_end = Moment(START.now, record.expires, record.expires)
@@ -159,7 +160,7 @@ def test_an_attempt_was_interrupted_at_the_very_end_of_its_lease() -> None:
 
 
 def test_an_attempt_whose_clock_was_reset_is_not_shown() -> None:
-    """Its lease would end later than it can last: who held it has gone with the clock."""
+    """After a clock reset the lease would last too long, and its worker has most likely ended."""
     _, record = kept()
     back = Moment(now=5.0, unix=START.unix, expires=START.expires)
     letter = life.dead_letter(record, back, DELIVERY)
@@ -168,7 +169,7 @@ def test_an_attempt_whose_clock_was_reset_is_not_shown() -> None:
     assert life.discard(record, back)[0]
 
 
-# What is said of an error
+# The errors of an event
 
 
 def test_a_dead_letter_has_no_error_and_no_history_that_nobody_gave() -> None:
@@ -183,7 +184,7 @@ def test_a_dead_letter_has_no_error_and_no_history_that_nobody_gave() -> None:
     assert record.history == ()
 
 
-def test_what_no_encoding_can_hold_is_escaped_in_an_error() -> None:
+def test_lone_surrogates_in_an_error_are_escaped() -> None:
     assert life.error_text("half \ud83c of a pair") == r"half \ud83c of a pair"
     assert life.error_text("é" * 5_000) == "é" * 4_000
 

@@ -1,10 +1,11 @@
-"""Every way that the life of one event can go is walked to its end, and nothing promised is broken.
+"""Explores every order of steps for one event, and checks that no promise is ever broken.
 
-The world is small and whole: one event with its handlers, two deliveries of it, three workers, a
-person, and a clock. From each world every step is taken that somebody may take next: a request, a
-handler that succeeds, a settling, a crash, a reply that is lost, a lease that runs out, a clock
-that is set back, a replay, a discard. The steps are those of ``hookonce.stores.life``; what is
-checked is written here once more, from the outside: what sender, handlers and person were told.
+A world is a state of everything that takes part: one event with its handlers, two deliveries of the
+event, three workers, an operator, and a clock. From each world the test takes every possible next
+step: a request, a handler that succeeds, the record of an attempt's end, a crash, a lost reply, the
+end of a lease, a clock that is set back, a replay, a discard. The functions of
+``hookonce.stores.life`` make the steps. The checks do not use these functions: they compare what
+the sender, the handlers and the operator learn.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from hookonce.stores.values import (
 KEY = DeliveryKey("default:evt_1")
 DELIVERY = Delivery("default", "evt_1", None, 1.0, b"")
 NOW, LEASE = 100.0, 1.0
-LATER = 200.0  # when the sender's schedule is over
+LATER = 200.0  # the end of the sender's schedule
 MOMENT = Moment(NOW, NOW, 1_000.0)
 NONE: frozenset[str] = frozenset()
 GONE = Token("a worker that is no more")
@@ -55,7 +56,7 @@ GONE = Token("a worker that is no more")
 DELIVERIES = 2
 TOKENS = tuple(Token(f"worker {n}") for n in range(3))
 
-# Where an event is that the sender was told a 2xx for.
+# The states of an event whose delivery was answered 2xx: the sender will not send it again.
 SAFE = {
     State.WAITING,
     State.FETCHED,
@@ -65,18 +66,18 @@ SAFE = {
     State.REPLAYED,
 }
 SAFE |= {State.DONE}
-# Where it is that was given up, or will be if the attempt that runs fails.
+# The states of an event that is given up, or will be if the running attempt fails.
 DEAD = {State.LAST_CHANCE, State.INTERRUPTED, State.DEAD, State.REPLAYED}
 
 
 class Worker(NamedTuple):
-    """A process that has asked for the event, or works on it.
+    """A process that has asked for the event, or handles it.
 
     Attributes:
-        asked: the request whose answer is not there yet; empty while it works.
-        finished: what it was told had finished, and what has since, by its own hands.
-        untold: what of it the store was not told yet.
-        lease: whether it has a lease by its own watch.
+        asked: the request whose answer has not arrived yet; empty while the process works.
+        finished: the handlers that had finished at the claim, or have finished in this process.
+        untold: the finished handlers that the store does not know yet.
+        lease: whether the process has a lease by its own clock.
 
     """
 
@@ -87,19 +88,20 @@ class Worker(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything there is.
+    """The state of the event's record, of the sender and of every worker.
 
     Attributes:
-        record: what the store knows of the event.
-        workers: by their tokens; who is idle is not among them.
+        record: the store's record of the event.
+        workers: the workers by their tokens; None for an idle worker.
         unanswered: deliveries that the sender still repeats.
-        attempts: how many were granted, without those that began no handler.
-        told: what the store was told had finished.
-        outstanding: what it was told had not.
-        is_done: somebody was told that the event is handled, or a person has discarded it.
-        may_be_dead: it was given up, the sender has proved that it will not come again, or its
-            schedule is over.
-        faults_left: how many replies may still be lost, or clocks be set back.
+        attempts: how many attempts the store has granted, except those that began no handler.
+        told: the handlers that a call to the store has named as finished.
+        outstanding: the handlers that a call to the store has named as outstanding.
+        is_done: a worker or the sender has learned that the event is handled, or an operator has
+            discarded it.
+        may_be_dead: a worker has given the event up, the sender has proved that it does not deliver
+            it again, or its schedule is over.
+        faults_left: how many lost replies and set-back clocks may still happen.
 
     """
 
@@ -114,12 +116,12 @@ class World(NamedTuple):
     faults_left: int
 
 
-class Broken(Exception):  # noqa: N818 - a finding, and no error of the program
+class Broken(Exception):  # noqa: N818 - a finding, not an error of the program
     """A promise was not kept."""
 
 
 class Size(NamedTuple):
-    """How much there is of what would make the world endless."""
+    """Limits without which the exploration would never end."""
 
     workers: int
     handlers: str
@@ -135,7 +137,7 @@ TWO_HANDLERS_AND_A_FAULT = Size(workers=2, handlers="ab", attempts=2, faults=1)
 
 @dataclass(frozen=True)
 class Life:
-    """The steps that the world is walked with; a planted mistake replaces one."""
+    """The steps that the exploration uses; a test plants a mistake by replacing one of them."""
 
     claim: Callable[..., Any] = life.claim
     replay: Callable[..., Any] = life.replay
@@ -153,7 +155,7 @@ class Life:
 
 @dataclass
 class Walk:
-    """A walk through all worlds that can be reached."""
+    """Visits every state that can be reached."""
 
     size: Size
     steps: Life = field(default_factory=Life)
@@ -164,7 +166,7 @@ class Walk:
         return World(NEW, workers, DELIVERIES, 0, NONE, NONE, False, False, self.size.faults)
 
     def next_worlds(self, world: World) -> Iterator[tuple[World, bool]]:
-        """Yield each world that can be next, and whether it was left out for its many attempts."""
+        """Yield each next state, and whether the walk omits it because of too many attempts."""
         record = world.record
         may_grant = record.attempt < self.size.attempts
         idle = next((n for n, worker in enumerate(world.workers) if worker is None), None)
@@ -173,7 +175,7 @@ class Walk:
         for n, worker in enumerate(world.workers):
             if worker is None:
                 continue
-            yield self.with_worker(world, n, None), False  # it crashes
+            yield self.with_worker(world, n, None), False  # the worker crashes
             if worker.asked:
                 grants = worker.asked in {"claim", "fetch", "replay"}
                 if may_grant or record.token == TOKENS[n] or not grants:
@@ -190,7 +192,7 @@ class Walk:
             yield world._replace(record=longer, faults_left=world.faults_left - 1), False
 
     def requests(self, world: World, idle: int, *, may_grant: bool) -> Iterator[tuple[World, bool]]:
-        """Yield what becomes of each request that an idle worker can make."""
+        """Yield the outcomes of each request that an idle worker can make."""
         asked = ["enqueue", "claim"] if world.unanswered else []
         if world.record.queued is not None and world.record.queued.due <= NOW:
             asked.append("fetch")
@@ -207,7 +209,7 @@ class Walk:
                 yield after, False
 
     def answers(self, world: World, n: int, asked: str) -> Iterator[World]:
-        """Yield the worlds after a request has reached the store: with its answer, or without."""
+        """Yield the state after a request and its answer, and the state after a lost answer."""
         record, token, is_answered = world.record, TOKENS[n], False
         result: Any = None
         was_live = record.until > NOW
@@ -243,7 +245,7 @@ class Walk:
         if world.faults_left:  # the reply is lost, and the worker may ask again
             yield reached._replace(faults_left=world.faults_left - 1)
         if asked == "claim" and isinstance(result, InFlight):
-            # It may be the sender's last chance: what it brings is kept beside that attempt.
+            # This may be the sender's last delivery: keep it while another attempt runs.
             yield self.with_worker(reached, n, Worker("keep in flight"))
             yield self.with_worker(reached, n, Worker("save in flight"))
         if is_answered and world.unanswered:
@@ -265,7 +267,7 @@ class Walk:
         return after._replace(attempts=before.attempts + 1)
 
     def works(self, world: World, n: int, worker: Worker) -> Iterator[World]:
-        """Yield what a worker with a claim can do next."""
+        """Yield the states after each step that a worker with a claim can take."""
         for name in self.size.handlers:
             if name in worker.finished:
                 continue
@@ -277,7 +279,9 @@ class Walk:
             after = self.steps.complete(record, MOMENT, claim)
             self.saw(record, Step.COMPLETE, after)
             done_world = world._replace(record=after, is_done=True)
-            yield self.with_worker(done_world, n, None)  # and the reply is lost
+            yield self.with_worker(
+                done_world, n, None
+            )  # the store does the step, and the reply is lost
             if world.unanswered:
                 yield self.with_worker(
                     done_world._replace(unanswered=world.unanswered - 1), n, None
@@ -299,7 +303,7 @@ class Walk:
                 yield self.with_worker(reached, n, worker._replace(untold=NONE, lease=is_held))
                 continue
             if step is Step.RELEASE and not worker.finished and ownership is Ownership.HELD:
-                # Whether it began or not, nothing has come of it.
+                # An attempt that has begun no handler does not count.
                 began_none = call(record, MOMENT, claim, began=False)[1]
                 fewer = world._replace(record=began_none, outstanding=reached.outstanding)
                 yield self.with_worker(fewer._replace(attempts=world.attempts - 1), n, None)
@@ -325,7 +329,7 @@ class Walk:
         yield Step.BURY, bury
 
     def kept(self, world: World, n: int) -> World:
-        """Return the world when a worker has kept the delivery, and the sender has its answer."""
+        """Return the state after a worker has kept the delivery and answered the sender."""
         claim = Claimed(KEY, TOKENS[n], 1, NONE, LEASE)
         ownership, after = self.steps.keep(world.record, MOMENT, claim)
         if ownership is Ownership.HELD:
@@ -338,7 +342,7 @@ class Walk:
         )
 
     def saved(self, world: World, n: int) -> World:
-        """Return the world when a worker has kept a delivery that the sender may bring again."""
+        """Return the state after a worker has kept a delivery that the sender may repeat."""
         claim = Claimed(KEY, TOKENS[n], 1, NONE, LEASE)
         ownership, after = self.steps.keep(world.record, MOMENT, claim, LATER)
         if ownership is Ownership.HELD:
@@ -346,18 +350,19 @@ class Walk:
         return world._replace(record=after)
 
     def with_person(self, world: World) -> World:
-        """Return the world when a person has discarded what shows as a dead letter."""
+        """Return the state after an operator has discarded the dead letter."""
         is_discarded, after = self.steps.discard(world.record, MOMENT)
         if not is_discarded:
             return world
         shown = world.record
-        if shown.until > NOW + shown.lease:  # longer than a lease lasts: to a person it is over
+        # No lease lasts so long: the clock was set back, so the listing shows the attempt as over.
+        if shown.until > NOW + shown.lease:
             shown = shown._replace(until=NOW)
         self.saw(shown, Step.DISCARD, after)
         return world._replace(record=after, is_done=True)
 
     def with_time(self, world: World) -> World:
-        """Return the world a lease later."""
+        """Return the state after the time of one lease."""
         record = world.record
         before = record
         record = record._replace(until=max(NOW, record.until - LEASE) if record.token else 0.0)
@@ -370,7 +375,7 @@ class Walk:
         return world._replace(record=record, workers=workers)
 
     def with_end(self, world: World) -> World:
-        """Return the world when the sender's schedule is over."""
+        """Return the state after the end of the sender's schedule."""
         before = world.record
         if before.dead_letter is None or before.dead_letter.buried_unix <= NOW:
             return world
@@ -385,12 +390,12 @@ class Walk:
         return life.state_of(world.record, MOMENT)
 
     def saw(self, before: Record, step: Step, after: Record, *, is_own: bool = False) -> None:
-        """Note a row of the table that was gone through."""
+        """Note a step and the states before and after it, as a row of the table of states."""
         if not (is_own and before.queued is not None):
             self.rows.add((life.state_of(before, MOMENT), step, life.state_of(after, MOMENT)))
 
     def check(self, world: World) -> None:
-        """Raise if something was promised that is not so."""
+        """Raise Broken if a promise is broken."""
         state, record = self.state(world), world.record
         if sum(worker is not None and worker.lease for worker in world.workers) > 1:
             raise Broken("two live owners")
@@ -414,15 +419,15 @@ class Walk:
 
 @cache
 def rank(worker: Worker | None) -> tuple[bool, str]:
-    """Return a place in an order of workers."""
+    """Return the sort key of a worker."""
     return worker is not None, repr(worker and [*map(sorted, worker[1:3]), *worker])
 
 
 def told_apart(world: World) -> World:
-    """Return the world as it is told apart from others.
+    """Return the state without differences that do not matter, so that equal states compare equal.
 
-    Nobody minds which worker is which, nor which handler; and of what is over it does not matter
-    for how long it has been.
+    The order of the workers and of the handlers does not matter. If something is over, the time
+    since its end does not matter.
     """
     record = world.record
     if life.state_of(record, MOMENT) is State.DONE:
@@ -468,7 +473,7 @@ def told_apart(world: World) -> World:
 
 
 def explore(walk: Walk) -> dict[World, int]:
-    """Return all worlds with their numbers, or raise Broken with the way that leads there."""
+    """Return all states with their numbers, or raise Broken with the steps to a broken promise."""
     numbers = {walk.first_world(): 0}
     before: list[set[int]] = [set()]
     ways_out: deque[int] = deque()
@@ -689,10 +694,10 @@ WRONG_ROWS = [
         ),
     ],
 )
-def test_nothing_promised_is_broken_in_any_world(size: Size) -> None:
+def test_no_promise_is_broken_in_any_reachable_state(size: Size) -> None:
     walk = Walk(size)
     worlds = explore(walk)
-    print(f"{len(worlds)} worlds of {size}")  # noqa: T201 - how much it is that was proved
+    print(f"{len(worlds)} worlds of {size}")  # noqa: T201 - prints how much was proved
     assert len(worlds) > 5_000
     rows = {(state, step, then.state) for state in LIFE for step, then in LIFE[state].items()}
     nothing_to_do = {row for row in walk.rows if row[1] not in LIFE[row[0]]}

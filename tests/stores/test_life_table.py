@@ -1,4 +1,4 @@
-"""The table of an event's life: it is whole, and the backends that write it anew name its rows."""
+"""The table of an event's states and steps is complete, and every backend names its rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEEPS = {Step.KEEP, Step.KEEP_UNTIL, Step.KEEP_IN_FLIGHT, Step.KEEP_IN_FLIGHT_UN
 ALWAYS_DONE = {Step.COMPLETE, Step.DISCARD}
 CHANGES = {Answer.GRANTED, Answer.STORED, Answer.APPLIED}
 
-# A delivery that is kept already, or need not be kept, changes no record.
+# Leave out steps that change nothing, because the delivery is already kept or need not be kept.
 DRIVEN = [
     (state, step)
     for state, steps in LIFE.items()
@@ -84,7 +84,7 @@ STEPS: dict[Step, Callable[[Record], tuple[object, Record]]] = {
 
 
 def state_after(record: Record, step: Step) -> State:
-    """Return the state of an event after a step, or after the time of that step has passed."""
+    """Return the state after a call, after the end of a lease, or after the end of the schedule."""
     if step is Step.EXPIRE:
         return life.state_of(record, LEASE_OVER)
     if step is Step.END:
@@ -100,6 +100,12 @@ def cited(*files: Path) -> set[str]:
 
 def test_the_script_of_the_redis_store_names_every_row_and_no_other() -> None:
     assert cited(*(STORES / "redis" / "lua").glob("*.lua")) == ROWS
+
+
+def test_the_statements_of_the_postgres_store_name_rows_that_exist() -> None:
+    named = cited(*(STORES / "postgres").glob("*.py"))
+    assert named
+    assert named <= ROWS
 
 
 def test_the_statements_of_the_sqlite_store_name_rows_that_exist() -> None:
@@ -132,7 +138,7 @@ def test_exactly_the_states_in_which_an_attempt_runs_expire() -> None:
         assert LIFE[state][Step.EXPIRE].state not in LIVE
 
 
-def test_exactly_what_was_saved_ends_by_itself() -> None:
+def test_exactly_the_states_with_a_kept_delivery_end_with_the_senders_schedule() -> None:
     assert {state: LIFE[state][Step.END].state for state in State if Step.END in LIFE[state]} == {
         State.KEPT_FREE: State.INTERRUPTED,
         State.KEPT_CLAIMED: State.LAST_CHANCE,
@@ -150,7 +156,7 @@ def test_a_record_shows_its_state(state: State) -> None:
 
 
 @pytest.mark.parametrize(("state", "step"), DRIVEN)
-def test_a_step_leads_to_the_next_state_of_its_row_and_with_a_wrong_row_elsewhere(
+def test_the_next_state_of_a_step_comes_from_its_row(
     monkeypatch: pytest.MonkeyPatch, state: State, step: Step
 ) -> None:
     answer, right = LIFE[state][step]

@@ -1,4 +1,4 @@
-"""The memory store is bounded, says what it forgets, and never forgets what is not done."""
+"""The memory store is bounded, reports what it forgets, and never forgets unfinished events."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def keys(count: int, name: str = "evt") -> list[DeliveryKey]:
 
 
 async def claim(store: MemoryStore, key: DeliveryKey) -> Claimed:
-    """Claim what must be free."""
+    """Claim an event that must be free."""
     result = await store.claim(key, new_token(), LEASE)
     assert isinstance(result, Claimed)
     return result
@@ -55,14 +55,16 @@ async def look(store: MemoryStore, key: DeliveryKey) -> type[object]:
     return type(await store.claim(key, new_token(), LEASE))
 
 
-async def test_it_holds_no_more_events_than_its_limit(clock: Clock, pass_time: PassTime) -> None:
+async def test_a_memory_store_holds_no_more_events_than_its_limit(
+    clock: Clock, pass_time: PassTime
+) -> None:
     store = MemoryStore(max_records=50, clock=clock)
     await complete(store, keys(1_000))
     pass_time(RETENTION)
     assert await store.prune() == 50
 
 
-async def test_when_it_is_full_the_oldest_done_event_makes_room(clock: Clock) -> None:
+async def test_a_full_memory_store_forgets_the_oldest_done_event(clock: Clock) -> None:
     store = MemoryStore(max_records=5, clock=clock)
     oldest, *others = keys(5)
     await complete(store, [oldest, *others])
@@ -72,7 +74,7 @@ async def test_when_it_is_full_the_oldest_done_event_makes_room(clock: Clock) ->
     assert await look(store, oldest) is Claimed
 
 
-async def test_oldest_is_what_was_completed_longest_ago(clock: Clock) -> None:
+async def test_the_oldest_event_is_the_event_completed_first(clock: Clock) -> None:
     store = MemoryStore(max_records=2, clock=clock)
     first, second, new = keys(3)
     claimed_first = await claim(store, first)
@@ -99,7 +101,7 @@ async def test_an_event_that_is_completed_again_is_the_newest(
     assert await look(store, first) is Done
 
 
-async def test_it_warns_of_what_it_forgets_and_not_each_time(
+async def test_a_warning_names_forgotten_events_but_not_each_time(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = MemoryStore(max_records=10, clock=clock)
@@ -116,7 +118,7 @@ async def test_it_warns_of_what_it_forgets_and_not_each_time(
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-async def test_what_is_over_is_forgotten_without_a_warning(
+async def test_expired_events_are_forgotten_without_a_warning(
     clock: Clock, pass_time: PassTime, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = MemoryStore(max_records=10, clock=clock)
@@ -127,7 +129,7 @@ async def test_what_is_over_is_forgotten_without_a_warning(
     assert caplog.messages == []
 
 
-async def test_it_refuses_a_claim_rather_than_forget_what_is_not_done(
+async def test_a_full_store_refuses_a_claim_rather_than_forget_an_unfinished_event(
     clock: Clock, pass_time: PassTime
 ) -> None:
     store = MemoryStore(max_records=4, clock=clock)
@@ -153,7 +155,7 @@ async def test_it_refuses_a_claim_rather_than_forget_what_is_not_done(
     assert await look(store, new) is Claimed
 
 
-async def test_a_full_store_still_settles_what_it_holds(clock: Clock) -> None:
+async def test_a_full_store_still_settles_the_events_that_it_holds(clock: Clock) -> None:
     store = MemoryStore(max_records=3, clock=clock)
     first, second, third = [await claim(store, key) for key in keys(3)]
     with pytest.raises(StoreError):
@@ -165,7 +167,7 @@ async def test_a_full_store_still_settles_what_it_holds(clock: Clock) -> None:
     assert await look(store, first.key) is Done
 
 
-async def test_each_new_claim_forgets_a_few_that_are_over_so_that_none_stalls(
+async def test_each_new_claim_forgets_a_few_expired_events_so_that_no_claim_takes_long(
     clock: Clock, pass_time: PassTime
 ) -> None:
     store = MemoryStore(clock=clock)
@@ -183,7 +185,7 @@ async def test_each_new_claim_forgets_a_few_that_are_over_so_that_none_stalls(
     assert await store.prune() == 0
 
 
-async def test_it_forgets_released_events_after_their_retention_too(
+async def test_a_memory_store_forgets_released_events_after_their_retention(
     clock: Clock, pass_time: PassTime
 ) -> None:
     store = MemoryStore(max_records=5, clock=clock)
@@ -193,7 +195,7 @@ async def test_it_forgets_released_events_after_their_retention_too(
     assert await look(store, delivery_key("default", "new")) is Claimed
 
 
-async def test_it_remembers_nothing_of_another_memory_store(clock: Clock) -> None:
+async def test_memory_stores_share_nothing(clock: Clock) -> None:
     [key] = keys(1)
     await complete(MemoryStore(clock=clock), [key])
     assert await look(MemoryStore(clock=clock), key) is Claimed
@@ -206,13 +208,13 @@ def test_a_store_for_no_events_is_refused(max_records: int) -> None:
 
 
 async def succeed(store: MemoryStore, name: str, created_at: int) -> None:
-    """Succeed with an event of this time behind the gate of this name."""
+    """Acquire and release this key lock; record the watermark of an event created at this time."""
     key_lock, token = KeyLock("default", "handler", name), new_token()
     assert await store.acquire_key_lock(key_lock, token, LEASE) == Acquired()
     await store.release_key_lock(key_lock, token, watermark=Watermark(created_at, "evt"))
 
 
-async def test_watermarks_count_and_the_oldest_makes_room_before_younger_done_events(
+async def test_watermarks_count_toward_the_limit_and_the_oldest_record_is_forgotten_first(
     clock: Clock, pass_time: PassTime
 ) -> None:
     store = MemoryStore(max_records=4, clock=clock)

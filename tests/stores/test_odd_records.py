@@ -1,4 +1,4 @@
-"""Records with numbers that no call would write; a fault or another program may have."""
+"""Records with numbers that no call writes; a fault or another program may have written them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable
 from contextlib import closing
 
-import apsw
 import pytest
 from support.redis_servers import RedisServer
+from support.sqlite_files import sqlite_connection
 
 from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.sqlite import SQLiteStore
@@ -43,7 +43,7 @@ def delivery(event_id: str, received_at: float = 1_700_000_000.0) -> Delivery:
 
 @pytest.fixture
 def servers(request: pytest.FixtureRequest) -> list[RedisServer]:
-    """Return the servers behind the store."""
+    """Return the Redis servers of the store; a SQLite or memory store has none."""
     backend = request.node.callspec.id
     if "valkey" in backend:
         return [request.getfixturevalue("valkey")]
@@ -53,7 +53,7 @@ def servers(request: pytest.FixtureRequest) -> list[RedisServer]:
 
 
 async def look_at_all(store: Store) -> None:
-    """Ask for everything that a store shows."""
+    """List all records of a store, and show each record."""
     await store.stats()
     await store.stats(endpoint="default")
     for letter in await store.dead_letters():
@@ -91,12 +91,12 @@ async def test_no_number_in_a_record_breaks_a_listing(
 
 
 def damage_file(store: SQLiteStore, number: float) -> None:
-    """Write a number in the place of every number of a file."""
+    """Replace every number in a file by this number."""
     is_finite = math.isfinite(number)
     whole = max(-(2**63), min(2**63 - 1, int(number))) if is_finite else 2**63 - 1
     values = {"REAL": whole if math.isnan(number) else number, "INTEGER": whole}
     history = json.dumps([[number, number, "it failed"]])
-    with closing(apsw.Connection(str(store.path))) as connection:
+    with closing(sqlite_connection(store.path)) as connection:
         columns = connection.execute(
             "SELECT m.name, c.name, c.type FROM sqlite_schema AS m, pragma_table_info(m.name) AS c"
             " WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%'"
@@ -138,7 +138,7 @@ return {#records, damaged}
 
 
 def damage_keys(servers: list[RedisServer], number: float) -> None:
-    """Write a number in the place of every number of the servers' records."""
+    """Replace every number in the servers' records by this number."""
     records, fields = 0, 0
     for server in servers:
         with server.client() as client:

@@ -1,4 +1,4 @@
-"""A URL names the store it seems to name, or is refused; never another file."""
+"""A URL opens exactly the store that it names, or the URL is refused."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ KEY = delivery_key("default", "evt_1")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the working folder of the test, which is empty."""
+    """Make a new folder the working folder of the test, and return it."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def files(folder: Path) -> set[str]:
-    """Return the files a closed store has left, by their relative paths."""
+    """Return the files that a closed store has left, by their relative paths."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
@@ -122,7 +122,7 @@ def test_a_url_that_names_no_sqlite_file_is_refused_with_what_to_write(
 
 @pytest.mark.parametrize(
     "url",
-    ["", "hookonce.db", "/var/lib/x.db", "postgres://h/db", "sqlite3:///x", "://", ":memory:"],
+    ["", "hookonce.db", "/var/lib/x.db", "mysql://h/db", "sqlite3:///x", "://", ":memory:"],
 )
 def test_an_unknown_scheme_is_refused_with_the_known_ones(clock: Clock, url: str) -> None:
     with pytest.raises(ValueError, match=r"sqlite:///.*memory://"):
@@ -130,11 +130,9 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones(clock: Clock, url: str
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///hookonce.db"])
-def test_a_retention_that_forgets_too_early_is_refused(
-    folder: Path, clock: Clock, url: str
-) -> None:
-    with pytest.raises(ValueError, match="26 hours"):
-        open_store(url, retention=timedelta(hours=25), clock=clock)
+def test_a_retention_of_no_time_is_refused(folder: Path, clock: Clock, url: str) -> None:
+    with pytest.raises(ValueError, match="retention"):
+        open_store(url, retention=timedelta(0), clock=clock)
     assert files(folder) == set()
 
 

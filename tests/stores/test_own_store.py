@@ -1,4 +1,4 @@
-"""The rules of a store accept the store of the example, and find the mistakes of wrong stores."""
+"""The contract's rules accept the store of the example, and find the mistakes of wrong stores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hookonce.verification.secrets import new_secret
 pytestmark = pytest.mark.anyio
 
 SLOW = {
-    "many_dead_letters_are_read_in_pages",  # it reads 5,000 files
+    "many_dead_letters_are_read_in_pages",  # this rule makes the store read 5,000 files
     "many_waiting_events_are_returned_in_their_order",
 }
 
@@ -42,7 +42,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def costly(rule: Rule) -> Any:
-    """Return the rule, which runs only at full size if it is slow."""
+    """Return the rule as a parameter; a slow rule runs only with ``-m full``."""
     marks = [pytest.mark.full("3 s")] if rule.__name__ in SLOW else []
     return pytest.param(rule, marks=marks)
 
@@ -71,7 +71,7 @@ class ForgetsFinished(MemoryStore):
 
 
 class ForgetsSuccess(MemoryStore):
-    """A store that forgets a done event when its lease would end."""
+    """A store that remembers a handled event only until the event's lease ends."""
 
     async def complete(self, claim: Claimed) -> None:
         await super().extend(claim)
@@ -92,7 +92,7 @@ class CountsAllEndpoints(MemoryStore):
 
 
 class TakesAnyRetention(MemoryStore):
-    """A store that forgets events before the sender stops sending them."""
+    """A store that accepts a retention of zero."""
 
     def __init__(self, *, clock: Clock, retention: timedelta) -> None:
         super().__init__(clock=clock, retention=max(retention, timedelta(hours=26)))
@@ -108,7 +108,7 @@ class TakesAnyRetention(MemoryStore):
         (ForgetsSuccess, "a_completed_event_is_done_for_every_caller"),
         (LeaksKeyLocks, "a_released_key_lock_is_free"),
         (CountsAllEndpoints, "stats_count_the_events_of_one_endpoint_or_of_all"),
-        (TakesAnyRetention, "a_retention_below_26_hours_is_refused"),
+        (TakesAnyRetention, "a_retention_of_no_time_is_refused"),
     ],
 )
 async def test_a_rule_fails_a_wrong_store(wrong: type[MemoryStore], rule: str) -> None:

@@ -1,4 +1,4 @@
-"""The files that hold bodies are for their owner alone, whatever the umask of the process."""
+"""Only the owner can read files that hold bodies, even if the process's umask allows more."""
 
 import os
 import stat
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o777], ids=oct)
-def umask(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let the test's process have a umask."""
+def umask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:  # noqa: ARG001 - after umask 0o777, tmp_path would be unusable
+    """Set the umask of the test's process."""
     before = os.umask(request.param)
     yield
     os.umask(before)
@@ -41,14 +41,14 @@ PRIVATE = {f"hookonce.db{end}": 0o600 for end in ("", "-wal", "-shm")}
 
 
 @pytest.mark.usefixtures("umask")
-async def test_a_new_database_and_the_files_beside_it_are_for_their_owner_alone(
+async def test_only_the_owner_can_read_a_new_database_and_its_log(
     tmp_path: Path,
 ) -> None:
     assert await modes_beside(tmp_path / "hookonce.db", tmp_path) == PRIVATE
 
 
 @pytest.mark.usefixtures("umask")
-async def test_so_is_one_at_the_end_of_a_symbolic_link(tmp_path: Path) -> None:
+async def test_a_new_database_behind_a_symbolic_link_is_for_its_owner_alone(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
     volume.chmod(0o700)
@@ -56,7 +56,7 @@ async def test_so_is_one_at_the_end_of_a_symbolic_link(tmp_path: Path) -> None:
     assert await modes_beside(tmp_path / "link.db", volume) == PRIVATE
 
 
-async def test_a_database_that_is_there_keeps_the_permissions_somebody_gave_it(
+async def test_an_existing_database_keeps_its_permissions(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "hookonce.db"
@@ -65,10 +65,10 @@ async def test_a_database_that_is_there_keeps_the_permissions_somebody_gave_it(
     assert set((await modes_beside(path, tmp_path)).values()) == {0o660}
 
 
-async def test_a_link_that_comes_between_the_look_and_the_opening_is_not_followed(
+async def test_a_link_planted_between_the_check_and_the_opening_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever owns the folder could have root write another file."""
+    """If the link were followed, the folder's owner could make root write to another file."""
     path, other = tmp_path / "hookonce.db", tmp_path / "other"
 
     def swap(_: str) -> None:
@@ -90,6 +90,6 @@ async def test_a_link_that_another_user_has_planted_makes_no_file(tmp_path: Path
         await SQLiteStore(link).open()
     assert not elsewhere.exists()
     elsewhere.touch()
-    store = SQLiteStore(link)  # what the link leads to is there: nothing is made
+    store = SQLiteStore(link)  # the target exists, so the link cannot create a file
     await store.open()
     await store.aclose()

@@ -1,4 +1,4 @@
-"""What is asked at once goes out as one call, and nobody suffers for a neighbour."""
+"""The store sends concurrent calls in one batch; a fault of one call affects no other call."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def reset(server: RedisServer) -> None:
         client.config_resetstat()
 
 
-async def test_claims_of_one_turn_are_one_call(store: RedisStore, valkey: RedisServer) -> None:
+async def test_claims_made_in_one_turn_of_the_loop_are_one_script_call(
+    store: RedisStore, valkey: RedisServer
+) -> None:
     reset(valkey)
     claims = await asyncio.gather(*(claim(store, f"evt_{n}") for n in range(200)))
     assert len({owned.key for owned in claims}) == 200
@@ -75,7 +77,7 @@ async def test_steps_of_all_kinds_share_a_call_and_run_in_order(
     assert valkey.calls_of("evalsha") == 1
 
 
-async def test_a_step_sees_what_those_before_it_in_its_call_have_done(
+async def test_a_step_sees_the_changes_of_earlier_steps_in_its_call(
     store: RedisStore, valkey: RedisServer
 ) -> None:
     reset(valkey)
@@ -101,7 +103,7 @@ async def test_a_step_sees_what_those_before_it_in_its_call_have_done(
     assert [entry.delivery.event_id for entry in await store.entries()] == ["evt_5"]
 
 
-async def test_what_is_asked_during_a_call_is_the_next_one(
+async def test_calls_made_during_a_batch_form_the_next_batch(
     store: RedisStore, valkey: RedisServer
 ) -> None:
     reset(valkey)
@@ -123,7 +125,7 @@ async def test_a_batch_has_a_largest_size(store: RedisStore, valkey: RedisServer
     assert valkey.calls_of("evalsha") == 4
 
 
-async def test_an_error_of_one_step_is_no_neighbours(
+async def test_an_error_of_one_step_fails_no_other_step(
     store: RedisStore, valkey: RedisServer
 ) -> None:
     held, unburied = await claim(store, "evt_1"), await claim(store, "evt_2")
@@ -146,7 +148,7 @@ async def test_an_error_of_one_step_is_no_neighbours(
         client.delete("{hookonce:0}:a:default:broken")
 
 
-async def test_a_listener_to_batches_that_fails_keeps_no_caller_from_an_answer(
+async def test_a_failing_listener_to_batches_delays_no_answer(
     store: RedisStore,
 ) -> None:
     faults: list[dict[str, Any]] = []
@@ -156,7 +158,7 @@ async def test_a_listener_to_batches_that_fails_keeps_no_caller_from_an_answer(
         raise ZeroDivisionError
 
     store.flushes.add(fail)
-    # Far more than go out in one batch: the others must not wait for the first for ever.
+    # Many more calls than fit into one batch; the calls beyond it must not wait for ever.
     async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(*(claim(store, f"evt_{n}") for n in range(600)))
     assert {type(fault["exception"]) for fault in faults} == {ZeroDivisionError}
@@ -178,7 +180,7 @@ async def test_a_claim_that_is_cancelled_before_its_turn_is_not_made(
     with valkey.client() as client:
         client.client_pause(200)
         first = asyncio.create_task(claim(store, "evt_0"))
-        await asyncio.sleep(0.02)  # the first batch is under way
+        await asyncio.sleep(0.02)  # the first batch is in flight
         others = [asyncio.create_task(claim(store, f"evt_{n}")) for n in (1, 2)]
         await asyncio.sleep(0.02)
         others[0].cancel()
@@ -204,7 +206,7 @@ async def test_a_completion_is_made_although_its_caller_is_cancelled(
     assert await store.claim(KEY, new_token(), LEASE) == Done()
 
 
-async def test_a_caller_who_gives_up_takes_nobody_with_it(
+async def test_a_cancelled_call_cancels_no_other_call(
     store: RedisStore, valkey: RedisServer
 ) -> None:
     with valkey.client() as client:

@@ -1,4 +1,4 @@
-"""Events divided among the nodes of a cluster, and a master that sentinels replace."""
+"""Events spread over the nodes of a cluster, and a master that Sentinel replaces."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def take(
 
 
 class TestManyShards:
-    async def test_all_nodes_have_a_share(
+    async def test_every_node_holds_some_events(
         self, store: RedisStore, cluster: list[RedisServer]
     ) -> None:
         keys = [delivery_key("default", f"evt_{n}") for n in range(200)]
@@ -91,7 +91,7 @@ class TestManyShards:
             delivery(1).key
         }
 
-    async def test_workers_take_from_all_shards_what_they_asked_for(
+    async def test_a_fetch_returns_the_wanted_number_of_events_from_all_shards(
         self, store: RedisStore
     ) -> None:
         names = {f"evt_{n}" for n in range(50)}
@@ -106,7 +106,7 @@ class TestManyShards:
         assert LEASE - 5 < due <= LEASE
         assert (await store.stats()).workers == 1
 
-    async def test_a_repeated_take_is_the_same(self, store: RedisStore) -> None:
+    async def test_a_repeated_fetch_returns_the_same_events(self, store: RedisStore) -> None:
         for n in range(30):
             await store.enqueue(delivery(n), new_token())
         token = new_token()
@@ -128,12 +128,12 @@ class TestManyShards:
         async def put(number: int, *, max_bytes: int) -> EnqueueResult:
             return await store.enqueue(delivery(number), new_token(), max_bytes=max_bytes)
 
-        assert await put(0, max_bytes=9) == Full()  # as a whole it is less than the body
+        assert await put(0, max_bytes=9) == Full()  # the whole limit is smaller than the body
         results = [await put(n, max_bytes=16) for n in range(200)]
         assert results.count(Stored()) == 16
         assert (await store.stats()).bytes == 160
 
-    async def test_lists_and_sums_are_of_all_shards(self, store: RedisStore) -> None:
+    async def test_listings_and_counts_cover_all_shards(self, store: RedisStore) -> None:
         for n in range(20):
             await store.enqueue(delivery(n), new_token())
         listed = await store.entries(limit=15)
@@ -162,7 +162,7 @@ class TestManyShards:
 
 
 async def test_slots_that_move_are_found() -> None:
-    # A cluster of its own: one whose slots have moved goes on telling its nodes of it.
+    # Use a cluster of its own: after its slots have moved, its nodes keep redirecting clients.
     with valkey_cluster(nodes=2) as (source, target):
         client = RedisCluster(host="127.0.0.1", port=source.port)
         async with aclosing(RedisStore(client)) as store:
@@ -215,7 +215,7 @@ async def test_a_master_that_dies_is_replaced_and_nothing_is_forgotten() -> None
         async def answers() -> bool:
             try:
                 await store.complete(owned)
-            except Exception:  # noqa: BLE001 - until the failover
+            except Exception:  # noqa: BLE001 - the test retries until the failover is complete
                 return False
             return True
 
@@ -225,6 +225,6 @@ async def test_a_master_that_dies_is_replaced_and_nothing_is_forgotten() -> None
         with replica.client() as client:
             assert client.exists("{hookonce:0}:a:default:evt_1") == 1
 
-        manager = Sentinel([("127.0.0.1", watch.port)])  # type: ignore[no-untyped-call]  # redis-py
+        manager = Sentinel([("127.0.0.1", watch.port)])  # type: ignore[no-untyped-call]  # redis-py has no annotation
         async with aclosing(RedisStore(manager.master_for("hooks"))) as given:
             assert await given.claim(owned.key, new_token(), LEASE) == Done()

@@ -1,4 +1,4 @@
-"""The steps that every delivery takes are written by hand, and are no other than the usual ones."""
+"""The hand-written encoding of frequent calls gives the same bytes as the general encoding."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A write counts when it is as safe as was asked for, and dangerous configurations are named."""
+"""A write succeeds only if it is as durable as configured; the store names dangerous settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Iterator
 from contextlib import aclosing
 
 import pytest
-from support.needs import needed
 from support.redis_servers import (
     RedisServer,
     redis_server,
@@ -38,6 +37,9 @@ from hookonce.stores.values import (
 )
 
 pytestmark = pytest.mark.anyio
+
+lasts_seconds = pytest.mark.sample(2, of="file")
+"""For tests that wait until the time limit of a call has passed."""
 
 LEASE = 30.0
 KEY = delivery_key("default", "evt_1")
@@ -85,13 +87,13 @@ async def test_fsync_waits_for_the_append_only_file_once_for_a_batch(
         assert appending.calls_of("waitaof") == 1
 
 
-async def test_a_server_that_may_answer_before_its_disk_has_it_is_warned_of() -> None:
+async def test_a_server_that_answers_before_its_disk_has_the_write_causes_a_warning() -> None:
     with redis_server("--appendfsync", "everysec", append_only=True) as server:
         async with aclosing(RedisStore(server.url, durability="fsync")) as store:
             [warning] = await store.warnings()
             assert "set appendfsync always" in warning
         async with aclosing(RedisStore(server.url)) as store:
-            assert await store.warnings() == ()  # nothing was promised
+            assert await store.warnings() == ()  # its URL asks for no durability
 
 
 async def test_a_store_opens_while_its_server_starts() -> None:
@@ -103,7 +105,7 @@ async def test_a_store_opens_while_its_server_starts() -> None:
             await opening
 
 
-async def test_what_was_stored_with_fsync_survives_a_killed_server() -> None:
+async def test_an_event_stored_with_fsync_survives_a_killed_server() -> None:
     with redis_server("--appendfsync", "always", append_only=True) as server:
         async with aclosing(RedisStore(server.url, durability="fsync")) as store:
             assert await store.enqueue(DELIVERY, new_token()) == Stored()
@@ -134,15 +136,16 @@ async def test_fsync_needs_an_append_only_file(valkey: RedisServer) -> None:
 
 
 async def test_fsync_needs_a_server_that_can_wait_for_it() -> None:
-    redis_7 = needed("redis-server", package="redis-server")
-    with redis_server(binary=redis_7, append_only=True) as server:
+    # Behave like a Redis before 7.2, which has no WAITAOF.
+    with redis_server("--rename-command", "WAITAOF", "", append_only=True) as server:
         async with aclosing(RedisStore(server.url, durability="fsync")) as store:
             with pytest.raises(StoreError, match="WAITAOF"):
                 await store.open()
 
 
+@lasts_seconds
 @pytest.mark.parametrize("durability", ["memory", "fsync"])
-async def test_a_replica_has_it_before_it_counts(
+async def test_a_write_counts_only_when_a_replica_has_it(
     replicated: RedisServer, replica: RedisServer, durability: str
 ) -> None:
     url = f"{replicated.url}?durability={durability}&replicas=1"
@@ -153,7 +156,8 @@ async def test_a_replica_has_it_before_it_counts(
             assert client.exists("{hookonce:0}:i:default:evt_1") == 1
 
 
-async def test_with_too_few_replicas_nothing_counts_and_a_repeat_is_harmless(
+@lasts_seconds
+async def test_with_too_few_replicas_no_write_counts_and_a_repeated_call_is_harmless(
     replicated: RedisServer,
 ) -> None:
     token = new_token()
@@ -169,10 +173,11 @@ async def test_with_too_few_replicas_nothing_counts_and_a_repeat_is_harmless(
         assert again.attempt == 1
 
 
-async def test_what_is_only_found_counts_no_sooner_than_what_is_written(
+@lasts_seconds
+async def test_a_repeated_call_is_answered_only_when_the_replica_has_the_first_write(
     replicated: RedisServer, replica: RedisServer
 ) -> None:
-    """Else a repeat over a new connection would be told that all is well."""
+    """A call that is repeated over a new connection must not get a success too early."""
     async with aclosing(RedisStore(replicated.url)) as store:
         await store.claim(KEY, new_token(), LEASE)
     async with aclosing(RedisStore(replicated.url, replicas=1)) as store:
@@ -186,7 +191,8 @@ async def test_what_is_only_found_counts_no_sooner_than_what_is_written(
             os.kill(replica.process.pid, signal.SIGCONT)
 
 
-async def test_a_replica_is_no_place_for_a_store(
+@lasts_seconds
+async def test_a_replica_is_refused_as_a_store(
     replicated: RedisServer, replica: RedisServer
 ) -> None:
     assert replicated.port != replica.port
@@ -203,14 +209,14 @@ async def test_a_replica_is_no_place_for_a_store(
 
 
 async def _is_refused(call: Awaitable[object]) -> bool:
-    """Return False if the busy machine let the server answer too late."""
+    """Return whether the call failed because a replica refused it."""
     with pytest.raises(StoreError) as raised:
         await call
     return "is a replica" in str(raised.value)
 
 
 class TestWarnings:
-    async def test_a_server_that_keeps_nothing_is_named_once(
+    async def test_a_server_without_persistence_is_warned_of_once(
         self, valkey: RedisServer, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with aclosing(RedisStore(valkey.url)) as store:
@@ -223,7 +229,7 @@ class TestWarnings:
     @pytest.mark.parametrize(
         ("memory", "text"), [("0", "as soon as a maxmemory is set"), ("100mb", "maxmemory 1048576")]
     )
-    async def test_a_policy_that_throws_records_away_is_named(
+    async def test_an_eviction_policy_that_removes_records_causes_a_warning(
         self, appending: RedisServer, memory: str, text: str
     ) -> None:
         with appending.client() as client:
@@ -236,7 +242,7 @@ class TestWarnings:
         assert "allkeys-lru" in warning
         assert text in warning
 
-    async def test_a_safe_server_is_no_cause_for_warnings(self, appending: RedisServer) -> None:
+    async def test_a_safe_server_causes_no_warning(self, appending: RedisServer) -> None:
         async with aclosing(RedisStore(appending.url)) as store:
             assert await store.warnings() == ()
 
@@ -259,7 +265,7 @@ class TestWarnings:
             assert isinstance(await store.claim(KEY, new_token(), LEASE), Claimed)
 
 
-async def test_with_a_full_memory_only_what_is_new_is_refused() -> None:
+async def test_with_a_full_memory_only_new_events_are_refused() -> None:
     with redis_server("--maxmemory-policy", "noeviction") as server:
         async with aclosing(RedisStore(server.url)) as store:
             owned = await store.claim(KEY, new_token(), LEASE)

@@ -1,4 +1,4 @@
-"""What happens when the network or the server fails in the middle of a call."""
+"""Faults of the network or the server in the middle of a call."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ from hookonce.stores.values import (
 
 pytestmark = pytest.mark.anyio
 
+lasts_seconds = pytest.mark.sample(4, of="file")
+"""For tests that wait until the time limit of a call has passed."""
+
 LEASE = 30.0
 NONE: frozenset[str] = frozenset()
 DELIVERY = Delivery("default", "evt_1", "comment.received", 1.0, b"bytes\0\xff")
@@ -67,9 +70,9 @@ async def take(store: RedisStore) -> list[Claimed]:
 
 
 class TestLostReplies:
-    """The server did it, and nobody heard; the repeated call is told what the first one did."""
+    """The server did the work, but its reply was lost; the repeated call gets the same reply."""
 
-    async def test_a_claim_is_the_callers_and_counts_once(
+    async def test_a_claim_repeated_after_a_lost_reply_counts_once(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
         proxy.lose_the_reply_to(b"claim")
@@ -77,25 +80,33 @@ class TestLostReplies:
         assert (await claim(store)).attempt == 1
         assert proxy.connections > before
 
-    async def test_an_enqueue_is_stored_once(self, store: RedisStore, proxy: Proxy) -> None:
+    async def test_an_enqueue_repeated_after_a_lost_reply_is_stored_once(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
         proxy.lose_the_reply_to(b"enqueue")
         assert await store.enqueue(DELIVERY, new_token()) == Stored()
         assert await store.enqueue(DELIVERY, new_token()) == Waiting()
         assert (await store.stats()).depth == 1
 
-    async def test_a_take_costs_no_attempt(self, store: RedisStore, proxy: Proxy) -> None:
+    async def test_a_fetch_repeated_after_a_lost_reply_costs_no_attempt(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
         await store.enqueue(DELIVERY, new_token())
         proxy.lose_the_reply_to(b"fetch")
         [taken] = await take(store)
         assert taken.attempt == 1
 
-    async def test_a_release_was_the_owners(self, store: RedisStore, proxy: Proxy) -> None:
+    async def test_a_release_repeated_after_a_lost_reply_is_answered_held(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
         owned = await claim(store)
         proxy.lose_the_reply_to(b"give_back")
         assert await store.release(owned, frozenset({"a"}), "b failed") is Ownership.HELD
         assert await store.release(owned, NONE) is Ownership.LOST
 
-    async def test_a_retry_was_the_owners(self, store: RedisStore, proxy: Proxy) -> None:
+    async def test_a_retry_repeated_after_a_lost_reply_is_answered_held(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
         await store.enqueue(DELIVERY, new_token())
         [owned] = await take(store)
         proxy.lose_the_reply_to(b"give_back")
@@ -104,7 +115,9 @@ class TestLostReplies:
         assert entry is not None
         assert len(entry.history) == 1
 
-    async def test_a_burial_was_the_owners(self, store: RedisStore, proxy: Proxy) -> None:
+    async def test_a_burial_repeated_after_a_lost_reply_is_answered_held(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
         owned = await claim(store)
         proxy.lose_the_reply_to(b"bury")
         ownership = await store.bury(owned, DeadReason.REJECTED, error="no", delivery=DELIVERY)
@@ -112,20 +125,26 @@ class TestLostReplies:
         again = await store.bury(owned, DeadReason.REJECTED, error="no", delivery=DELIVERY)
         assert again is Ownership.LOST
 
-    async def test_a_discarded_dead_letter_was_there(self, store: RedisStore, proxy: Proxy) -> None:
+    async def test_a_discard_repeated_after_a_lost_reply_reports_the_dead_letter(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
         await store.bury(await claim(store), DeadReason.REJECTED, delivery=DELIVERY)
         proxy.lose_the_reply_to(b"discard")
         assert await store.discard(KEY) is True
         assert await store.discard(KEY) is False
 
-    async def test_a_replay_is_the_callers(self, store: RedisStore, proxy: Proxy) -> None:
+    async def test_a_replay_repeated_after_a_lost_reply_gets_the_claim(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
         await store.bury(await claim(store), DeadReason.REJECTED, delivery=DELIVERY)
         proxy.lose_the_reply_to(b"replay")
         again = await store.replay(KEY, new_token(), LEASE)
         assert isinstance(again, Claimed)
         assert again.attempt == 2
 
-    async def test_a_key_lock_is_the_callers(self, store: RedisStore, proxy: Proxy) -> None:
+    async def test_a_key_lock_is_acquired_by_a_call_repeated_after_a_lost_reply(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
         proxy.lose_the_reply_to(b"acquire_key_lock")
         assert await store.acquire_key_lock(KEY_LOCK, new_token(), LEASE) == Acquired()
         assert isinstance(await store.acquire_key_lock(KEY_LOCK, new_token(), LEASE), Busy)
@@ -161,22 +180,23 @@ class TestLostReplies:
 
 
 class TestLateRequests:
-    """A request arrives after the client has repeated it over another connection and gone on."""
+    """A request arrives late: the client has already repeated it over another connection."""
 
     async def test_a_late_fetch_claims_nothing(
         self, store: RedisStore, proxy: Proxy, valkey: RedisServer
     ) -> None:
         proxy.delay(b"fetch")
-        assert await take(store) == []  # and was repeated
+        assert await take(store) == []  # the store repeated the call
         await store.enqueue(DELIVERY, new_token())
         await self.arrive(proxy, valkey)
         assert (await store.stats()).in_flight == 0
         [taken] = await take(store)
         assert taken.attempt == 1
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("shards", [1, 3])
     @pytest.mark.parametrize("meanwhile", ["takes", "looks", "retires"])
-    async def test_nor_does_one_of_a_worker_that_has_fetched_again_or_ended(
+    async def test_a_late_fetch_of_a_worker_that_has_fetched_again_or_ended_claims_nothing(
         self, proxy: Proxy, valkey: RedisServer, shards: int, meanwhile: str
     ) -> None:
         async with aclosing(RedisStore(proxy.url, shards=shards)) as store:
@@ -200,7 +220,8 @@ class TestLateRequests:
             stats = await store.stats()
             assert (stats.depth, stats.in_flight) == (8, 0)
 
-    async def test_nor_does_one_that_has_failed_and_was_looked_for_since(
+    @lasts_seconds
+    async def test_a_late_fetch_that_failed_before_a_later_fetch_claims_nothing(
         self, proxy: Proxy, valkey: RedisServer
     ) -> None:
         async with aclosing(RedisStore(proxy.url, shards=2)) as store:
@@ -217,7 +238,7 @@ class TestLateRequests:
             [taken] = await take(store)
             assert taken.attempt == 1
 
-    async def test_a_look_makes_nobody_forget_what_was_fetched_since(
+    async def test_a_late_look_does_not_forget_events_fetched_since(
         self, proxy: Proxy, valkey: RedisServer
     ) -> None:
         first, second = (Delivery("default", f"evt_{n}", None, 1.0, b"") for n in (0, 1))
@@ -229,8 +250,8 @@ class TestLateRequests:
             await store.enqueue(first, new_token())
             await self.fetch_in_vain(store, proxy, direct, earlier, in_flight=1)
             proxy.recover()
-            await store.stats()  # which goes out after the take that is repeated
-            with valkey.client() as client:  # as if that were long ago
+            await store.stats()  # the server answers this call after the repeated fetch
+            with valkey.client() as client:  # as if the fetch was long ago, and its record expired
                 client.delete("{hookonce:0}:r:w", "{hookonce:1}:r:w")
             await store.enqueue(second, new_token())
             proxy.delay(earlier.encode())
@@ -243,7 +264,7 @@ class TestLateRequests:
     async def fetch_in_vain(
         self, store: RedisStore, proxy: Proxy, direct: RedisStore, token: Token, in_flight: int
     ) -> None:
-        """Take without hearing of it, and be cancelled."""
+        """Start a fetch that gets no reply, and cancel it."""
         proxy.mute(b"fetch")
         taking = asyncio.create_task(
             store.fetch(10, LEASE, endpoint="default", worker="w", token=token)
@@ -262,7 +283,7 @@ class TestLateRequests:
 
 
 class TestSlowLinks:
-    async def test_a_reply_that_still_flows_has_all_the_time_there_is(
+    async def test_a_slow_reply_may_take_the_whole_time_limit(
         self, store: RedisStore, proxy: Proxy, valkey: RedisServer
     ) -> None:
         big = Delivery("default", "evt_1", None, 1.0, b"x" * 1_500_000)
@@ -273,7 +294,10 @@ class TestSlowLinks:
         assert taken.attempt == 1
         assert valkey.calls_of("evalsha") == valkey_calls + 1
 
-    async def test_but_no_more_than_that(self, store: RedisStore, proxy: Proxy) -> None:
+    @lasts_seconds
+    async def test_a_slow_reply_ends_at_the_time_limit(
+        self, store: RedisStore, proxy: Proxy
+    ) -> None:
         big = Delivery("default", "evt_1", None, 1.0, b"x" * 1_500_000)
         await store.enqueue(big, new_token())
         proxy.slow_down(100_000)
@@ -286,7 +310,7 @@ class TestSlowLinks:
 async def test_a_server_that_has_become_a_replica_is_looked_up_again(
     valkey: RedisServer, store: RedisStore
 ) -> None:
-    """Behind one address, a load balancer's or a name's, another server may be the master."""
+    """The master behind a name or a load balancer's address may change."""
     with redis_server() as demoted:
         async with proxy_to(demoted.port) as address, aclosing(RedisStore(address.url)) as moving:
             keys = [delivery_key("default", f"evt_{n}") for n in range(3)]
@@ -299,7 +323,7 @@ async def test_a_server_that_has_become_a_replica_is_looked_up_again(
 
 
 class TestUnreachableShards:
-    """Of several shards, one cannot be reached."""
+    """One of several shards cannot be reached."""
 
     SHARDS = 4
 
@@ -311,7 +335,7 @@ class TestUnreachableShards:
         yield store
         await store.aclose()
 
-    async def test_workers_take_from_the_others_and_it_is_said_once(
+    async def test_workers_fetch_from_the_other_shards_and_the_failure_is_logged_once(
         self, store: RedisStore, proxy: Proxy, caplog: pytest.LogCaptureFixture
     ) -> None:
         proxy.hide(b"{hookonce:3}")
@@ -331,7 +355,7 @@ class TestUnreachableShards:
 
         await until_async(has_all)
 
-    async def test_one_that_is_far_away_is_fetched_from_again(
+    async def test_a_slow_shard_is_fetched_from_again(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
         proxy.hide(b"{hookonce:3}")
@@ -345,7 +369,7 @@ class TestUnreachableShards:
 
         await until_async(has_all)
 
-    async def test_all_are_asked_again_that_failed_after_the_worker_gave_up(
+    async def test_every_shard_that_failed_after_the_fetch_was_cancelled_is_asked_again(
         self, store: RedisStore, proxy: Proxy, valkey: RedisServer
     ) -> None:
         takes = [f"{{hookonce:{n}}}:r:w" for n in range(self.SHARDS)]
@@ -356,10 +380,11 @@ class TestUnreachableShards:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await take(store)
-            await store.stats()  # by then all have answered
+            await store.stats()  # after this call, all shards have answered the fetch
             client.delete(*takes)
         assert len(await take(store)) == 10
 
+    @lasts_seconds
     async def test_a_fetch_returns_what_other_shards_gave_before_one_failed(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
@@ -371,6 +396,7 @@ class TestUnreachableShards:
         assert 0 < len(batch.fetched) < 40
         assert time.monotonic() - started < 4.0
 
+    @lasts_seconds
     async def test_a_fetch_whose_reply_was_lost_costs_no_attempt(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
@@ -391,7 +417,7 @@ class TestUnreachableShards:
         held = [await store.extend(claim) for claim in claims]
         assert set(held) == {Ownership.HELD}
 
-    async def test_what_was_answered_to_a_cancelled_take_costs_no_attempt(
+    async def test_events_answered_to_a_cancelled_fetch_lose_no_attempt(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
         await store.fetch(0, LEASE, endpoint="default", worker="w", token=new_token())
@@ -410,7 +436,7 @@ class TestUnreachableShards:
         assert len({claim.key for claim in claims}) == len(claims) == 40
         assert {claim.attempt for claim in claims} == {1}
 
-    async def test_nothing_new_is_fetched_without_room_where_a_fetch_was_forgotten(
+    async def test_a_fetch_without_room_claims_no_new_event_where_an_earlier_fetch_was_forgotten(
         self, store: RedisStore, proxy: Proxy, valkey: RedisServer
     ) -> None:
         token = new_token()
@@ -420,7 +446,7 @@ class TestUnreachableShards:
             await store.enqueue(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
         proxy.hide(b"{hookonce:0}")
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):  # by then the others have said that they know it
+            async with asyncio.timeout(0.3):  # enough time for the other shards to answer
                 await store.fetch(0, LEASE, endpoint="default", worker="w", token=token)
         with valkey.client() as client:
             client.delete("{hookonce:1}:r:w")
@@ -429,7 +455,8 @@ class TestUnreachableShards:
         assert 0 < len(again.fetched) < 40
         assert {taken.claim.key for taken in again.fetched} < {t.claim.key for t in batch.fetched}
 
-    async def test_it_is_an_error_if_none_answers(self, store: RedisStore, proxy: Proxy) -> None:
+    @lasts_seconds
+    async def test_a_fetch_fails_if_no_shard_answers(self, store: RedisStore, proxy: Proxy) -> None:
         proxy.swallow_everything()
         started = time.monotonic()
         with pytest.raises(StoreError):
@@ -438,7 +465,8 @@ class TestUnreachableShards:
 
 
 class TestUnreachable:
-    async def test_a_server_that_answers_nothing_is_an_error_within_the_time_there_is(
+    @lasts_seconds
+    async def test_a_silent_server_is_an_error_within_the_time_limit(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
         await claim(store)
@@ -453,7 +481,8 @@ class TestUnreachable:
         proxy.recover()
         assert (await store.stats()).in_flight == 1
 
-    async def test_one_who_asks_during_an_outage_waits_no_longer_than_one_before(
+    @lasts_seconds
+    async def test_a_call_during_an_outage_waits_no_longer_than_an_earlier_call(
         self, store: RedisStore, proxy: Proxy
     ) -> None:
         proxy.swallow_everything()
@@ -467,7 +496,8 @@ class TestUnreachable:
 
         assert max(await asyncio.gather(ask(0.0), ask(0.5), ask(2.5))) < 4.0
 
-    async def test_no_server_is_an_error_that_says_so(self) -> None:
+    @lasts_seconds
+    async def test_a_missing_server_is_an_error_that_says_so(self) -> None:
         store = RedisStore(f"redis://:hidden@127.0.0.1:{free_port()}")
         with pytest.raises(StoreError, match="connect") as caught:
             await store.open()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 from support.redis_servers import RedisServer
+from support.waiting import until_async
 
+from hookonce.stores.handled import HandledStats, Keeping
 from hookonce.stores.protocols import DEFAULT_RETENTION
 from hookonce.stores.reconciling import Span
 from hookonce.stores.redis import RedisStore
-from hookonce.stores.values import Claimed, Known, delivery_key, new_token
+from hookonce.stores.values import Claimed, Delivery, Known, delivery_key, new_token
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +39,7 @@ async def test_accepted_gaps_of_several_shards_are_known(valkey: RedisServer) ->
 
 
 async def test_the_server_removes_keys_when_the_retention_is_over(valkey: RedisServer) -> None:
-    """Without a clock of the caller's, each key ends with the retention."""
+    """Without a clock argument, each key expires with the retention."""
     store = RedisStore(valkey.url, prefix="own", shards=1)
     await store.accept("default", ["evt_1"])
     await store.note_ignored("default", {"comment.received": [Span(2 * NOW, 2 * NOW)]})
@@ -46,4 +48,80 @@ async def test_the_server_removes_keys_when_the_retention_is_over(valkey: RedisS
         assert len(names) == 2
         for name in names:
             assert RETENTION - 60 < client.ttl(name) <= RETENTION
+    await store.aclose()
+
+
+async def handle(store: RedisStore, event_id: str, size: int, keeping: Keeping) -> None:
+    key = delivery_key("default", event_id)
+    claim = await store.claim(key, new_token(), 30.0)
+    assert isinstance(claim, Claimed)
+    delivery = Delivery("default", event_id, "comment.received", NOW, b"x" * size)
+    await store.complete_and_keep(claim, delivery, ["shop.book"], keeping)
+
+
+async def test_handled_events_of_several_shards_are_one_list(valkey: RedisServer) -> None:
+    store = RedisStore(valkey.url, shards=7)
+    ids = [f"evt_{number}" for number in range(50)]
+    for event_id in ids:
+        await handle(store, event_id, 10, Keeping(3600.0))
+    assert await store.handled_stats("default") == HandledStats(50, 500)
+    for endpoint in (None, "default"):
+        seen: list[str] = []
+        after = None
+        while page := await store.handled_events(after=after, limit=7, endpoint=endpoint):
+            seen += [event.delivery.event_id for event in page]
+            after = page[-1].place
+        assert seen == ids
+    await store.aclose()
+
+
+async def test_the_shards_share_the_bytes_of_handled_events(valkey: RedisServer) -> None:
+    store = RedisStore(valkey.url, shards=4)
+    for number in range(200):
+        await handle(store, f"evt_{number}", 10, Keeping(3600.0, max_bytes=400))
+    kept = await store.handled_events(limit=500)
+    assert await store.handled_stats("default") == HandledStats(40, 400)
+    assert len(kept) == 40
+    await handle(store, "evt_large", 400, Keeping(3600.0, max_bytes=400))
+    large = await store.handled_event(delivery_key("default", "evt_large"))
+    assert large is not None  # a body as large as the limit is kept, also with several shards
+    await store.aclose()
+
+
+async def test_the_server_removes_kept_deliveries_at_their_end(valkey: RedisServer) -> None:
+    """Without a clock argument, each key expires, and the lists drop expired entries."""
+    store = RedisStore(valkey.url, prefix="own", shards=1)
+    await handle(store, "evt_1", 10, Keeping(3600.0))
+    with valkey.client() as client:
+        names = sorted(client.scan_iter("{own:*}:h[bien]*"))
+        assert [name.partition(b"}:")[2] for name in names] == [
+            b"hb:default:evt_1",
+            b"he",
+            b"hi:default",
+            b"hn:default",
+        ]
+        assert all(3500 < client.ttl(name) <= 3600 for name in names)
+        client.pexpire(names[0], 1)
+
+        async def is_gone() -> bool:
+            return await store.handled_event(delivery_key("default", "evt_1")) is None
+
+        await until_async(is_gone)
+    assert await store.handled_events() == []
+    await store.aclose()
+
+
+async def test_a_stray_member_of_the_list_of_handled_events_stops_nothing(
+    valkey: RedisServer,
+) -> None:
+    store = RedisStore(valkey.url, prefix="own", shards=1)
+    await handle(store, "evt_1", 10, Keeping(3600.0))
+    with valkey.client() as client:
+        [index] = client.scan_iter("{own:*}:hi:*")
+        client.zadd(index, {"stray": 5.0, "0000:1": 6.0})
+    [kept] = await store.handled_events()
+    assert kept.delivery.event_id == "evt_1"
+    await handle(store, "evt_2", 10, Keeping(3600.0))
+    assert len(await store.handled_events()) == 2
+    assert await store.handled_stats("default") == HandledStats(2, 20)
     await store.aclose()

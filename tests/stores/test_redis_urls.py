@@ -1,4 +1,4 @@
-"""A Redis URL names the servers it seems to name, or is refused without showing its password."""
+"""A Redis URL names the servers that a reader expects, and no error shows its password."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ class TestServers:
         ("unix://", "names no socket"),
     ],
 )
-def test_what_cannot_be_used_is_refused_without_its_password(url: str, text: str) -> None:
+def test_an_unusable_url_is_refused_without_showing_its_password(url: str, text: str) -> None:
     with pytest.raises(ValueError, match=text) as caught:
         open_store(url, clock=system_clock)
     assert "hid" not in str(caught.value)
-    # Nor may a traceback show what a foreign error says.
+    # A traceback must not show another library's error either: its text may hold the password.
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 

@@ -1,4 +1,4 @@
-"""A store's calls are those of its contracts, and the list of public names has them there."""
+"""Each store has the methods of its contracts, and the list of public names shows the contracts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,33 @@ import pytest
 from hookonce.guide.reference import public_names
 from hookonce.stores.activity import ActivityStore
 from hookonce.stores.applications import RegisteringStore
+from hookonce.stores.finishes import FinishingStore
 from hookonce.stores.formats import UpgradableStore
+from hookonce.stores.handled import HandledStore
 from hookonce.stores.memory import MemoryStore
+from hookonce.stores.postgres import PostgresStore
 from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.record_store import RecordStore, StepStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 
 PROMISED: dict[type[Any], tuple[type[Any], ...]] = {
-    MemoryStore: (Store, RegisteringStore),
-    SQLiteStore: (InboxStore, RegisteringStore, ActivityStore, UpgradableStore),
-    RedisStore: (InboxStore, RegisteringStore, ActivityStore, UpgradableStore),
+    MemoryStore: (Store, RegisteringStore, HandledStore),
+    SQLiteStore: (InboxStore, RegisteringStore, ActivityStore, UpgradableStore, HandledStore),
+    PostgresStore: (
+        InboxStore,
+        RegisteringStore,
+        ActivityStore,
+        UpgradableStore,
+        HandledStore,
+        FinishingStore,
+    ),
+    RedisStore: (InboxStore, RegisteringStore, ActivityStore, UpgradableStore, HandledStore),
 }
 OWN_CALLS: dict[type[Any], set[str]] = {
     MemoryStore: set(),
     SQLiteStore: {"backup", "restore"},
+    PostgresStore: {"server_times"},
     RedisStore: {"server_times"},
 }
 LISTED = {name.path for name in public_names("hookonce.stores")}

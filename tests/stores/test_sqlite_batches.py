@@ -1,4 +1,4 @@
-"""Calls that share a transaction in SQLite share statements, and are answered as if alone."""
+"""Calls that share a transaction in SQLite share statements, and each gets its own answer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any
 
 import apsw
 import pytest
+from support.sqlite_files import sqlite_connection
+from support.sqlite_writer import between_batches
 
 from hookonce.clock import Clock
 from hookonce.errors import StoreError
@@ -60,7 +62,7 @@ async def store(path: Path, clock: Clock) -> AsyncIterator[SQLiteStore]:
 
 @pytest.fixture
 async def connection(store: SQLiteStore, connections: list[apsw.Connection]) -> apsw.Connection:
-    """Return the connection of the store, which is open."""
+    """Open the store, and return its connection."""
     await store.open()
     [connection] = connections
     return connection
@@ -75,7 +77,7 @@ def delivery(name: str, body: bytes = b"{}", *, endpoint: str = "default") -> De
 
 
 async def claim(store: SQLiteStore, name: str, token: Token | None = None) -> Claimed:
-    """Claim what must be free."""
+    """Claim an event that must be free."""
     result = await store.claim(key(name), token or new_token(), LEASE)
     assert isinstance(result, Claimed)
     return result
@@ -83,7 +85,7 @@ async def claim(store: SQLiteStore, name: str, token: Token | None = None) -> Cl
 
 @asynccontextmanager
 async def one_batch(store: SQLiteStore, connection: apsw.Connection) -> AsyncIterator[None]:
-    """Let the calls that are begun inside share one transaction."""
+    """Let the calls that begin inside the block share one transaction."""
     entered, go = threading.Event(), threading.Event()
 
     def hold() -> bool:
@@ -91,11 +93,12 @@ async def one_batch(store: SQLiteStore, connection: apsw.Connection) -> AsyncIte
         go.wait(PATIENCE_SECONDS)
         return False
 
-    connection.set_commit_hook(hold)
+    with between_batches(store):
+        connection.set_commit_hook(hold)
     held = asyncio.create_task(store.complete(Claimed(key("held"), new_token(), 1, frozenset(), 1)))
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not entered.is_set():  # noqa: ASYNC110 - what a thread does sets no asyncio event
+            while not entered.is_set():  # noqa: ASYNC110 - a thread cannot set an asyncio event
                 await asyncio.sleep(0.001)
         yield
         for _ in range(10):
@@ -106,7 +109,10 @@ async def one_batch(store: SQLiteStore, connection: apsw.Connection) -> AsyncIte
 
 
 def statements_of(connection: apsw.Connection) -> list[str]:
-    """Return the list into which the connection's statements go from now on."""
+    """Return a list to which the connection's statements are added from now on.
+
+    The writer must not be using the connection: call this inside ``one_batch``.
+    """
     statements: list[str] = []
 
     def note(_: apsw.Cursor, statement: str, __: object) -> bool:
@@ -178,14 +184,15 @@ class TestIndexes:
         )
         await store.fetch(
             9, LEASE, **take, token=new_token()
-        )  # the first looks at all of the inbox
+        )  # the first fetch reads the whole inbox
         statements: dict[str, Any] = {}
 
         def note(_: apsw.Cursor, statement: str, bindings: Any) -> bool:
             statements.setdefault(statement, bindings)
             return True
 
-        connection.set_exec_trace(note)
+        with between_batches(store):
+            connection.set_exec_trace(note)
         for name in ("new", "tried"):
             await store.enqueue(delivery(name), new_token(), max_depth=9)
         for n, token in enumerate((Token("one"), Token("one"), Token("two"))):
@@ -208,17 +215,19 @@ class TestIndexes:
         await store.release_key_lock(
             key_lock, Token("first"), watermark=Watermark(1, "first"), event=key("first")
         )
-        connection.set_exec_trace(None)
+        with between_batches(store):
+            connection.set_exec_trace(None)
 
         asked = [text for text in statements if text.lstrip().startswith(CHANGES)]
         assert len(asked) > 25
-        with closing(apsw.Connection(str(path))) as other:
+        with closing(sqlite_connection(path)) as other:
             read = {
                 (table, text)
                 for text in asked
                 for *_, step in other.execute(f"EXPLAIN QUERY PLAN {text}", statements[text])
                 if (table := step.partition("SCAN ")[2].partition(" ")[0]) in TABLES_THAT_GROW
-                and "SELECT EXISTS (SELECT 1 FROM dead)" not in text  # one row at the most
+                and "SELECT EXISTS (SELECT 1 FROM dead)"
+                not in text  # the statement reads one row at most
             }
         assert not read
 
@@ -231,13 +240,14 @@ class TestIndexes:
                 for n in range(1_000)
             )
         )
-        hundreds: list[int] = []  # of steps
+        hundreds: list[int] = []  # SQLite calls `note` after each hundred of its steps
 
         def note() -> bool:
             hundreds.append(len(hundreds))
             return False
 
-        connection.set_progress_handler(note, 100)
+        with between_batches(store):
+            connection.set_progress_handler(note, 100)
         assert (await store.stats(endpoint="idle")).oldest_age_seconds is None
         assert len(hundreds) < 10
         assert (await store.stats(endpoint="busy")).oldest_age_seconds is not None
@@ -289,7 +299,8 @@ class TestSharedBatches:
     ) -> None:
         again, *others = [await claim(store, f"evt_{number}") for number in range(20)]
         await store.complete(again)
-        pass_time(DEFAULT_RETENTION.total_seconds() + 60)  # forgotten, though it is still there
+        # The event's retention is over, but its row still exists.
+        pass_time(DEFAULT_RETENTION.total_seconds() + 60)
         async with one_batch(store, connection):
             calls = asyncio.gather(*(store.complete(owned) for owned in (again, *others)))
         await calls
@@ -431,18 +442,18 @@ class TestSharedBatches:
 
 
 class SyncedFiles(apsw.VFS):
-    """SQLite's own file system, which notes the ends of the names of files it has synced."""
+    """SQLite's own file system, which notes the suffixes of the files that it has synced."""
 
     def __init__(self) -> None:
         super().__init__("noting", "unix", makedefault=True)
         self.names: list[str] = []
 
-    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's name
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - apsw calls this name
         synced = self.names
         text = name.filename() if isinstance(name, apsw.URIFilename) else name or ""
 
         class File(apsw.VFSFile):
-            def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's name
+            def xSync(self, flags: int) -> None:  # noqa: N802 - apsw calls this name
                 super().xSync(flags)
                 synced.append(text.rpartition(".")[2])
 
@@ -451,14 +462,14 @@ class SyncedFiles(apsw.VFS):
 
 @pytest.fixture
 def synced() -> Iterator[list[str]]:
-    """Return the ends of the names of files that are synced from now on."""
+    """Return a list of the suffixes of files that are synced from now on."""
     files = SyncedFiles()
     yield files.names
     files.unregister()
 
 
 class TestSyncing:
-    """A commit that an answer rests on has reached the disk, with every commit before it."""
+    """Before a store answers a call, its commit and every earlier commit have reached the disk."""
 
     @pytest.mark.parametrize("what", ["complete", "enqueue", "bury", "keep", "fetch", "replay"])
     async def test_what_an_answer_or_an_attempt_of_ours_rests_on_is_synced(
@@ -521,7 +532,8 @@ class TestSyncing:
             )
             synced.clear()
         await calls
-        assert synced == ["db-wal"] * 2  # the completion that held them up, and theirs
+        # One sync for the completion that delayed the calls, and one sync for all these calls.
+        assert synced == ["db-wal"] * 2
 
 
 class TestWaking:
@@ -534,7 +546,7 @@ class TestWaking:
         keys = [delivery_key("default", f"evt_{number}") for number in range(50)]
         claims = [store.claim(key, new_token(), LEASE) for key in keys]
         interval = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)  # so that the writer's thread runs as soon as it is woken
+        sys.setswitchinterval(1e-6)  # the writer's thread then runs as soon as it is woken
         try:
             assert all(isinstance(one, Claimed) for one in await asyncio.gather(*claims))
         finally:
@@ -552,7 +564,7 @@ class TestWaking:
             loop = asyncio.new_event_loop()
             call = loop.create_task(store.complete(claim))
             loop.call_soon(loop.stop)
-            loop.run_forever()  # the call has been made, and nobody has been woken
+            loop.run_forever()  # the task has queued its call, but has not woken the writer
             loop.close()
             call._log_destroy_pending = False  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""The SQLite store's file: what it is, what lasts in it, and which files it refuses."""
+"""The SQLite store's file: its format, the data that lasts, and the files that a store refuses."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 import apsw
 import pytest
+from support.sqlite_files import sqlite_connection
+from support.sqlite_writer import between_batches
 
 from hookonce.clock import Clock
 from hookonce.errors import StoreError
@@ -38,7 +40,7 @@ pytestmark = pytest.mark.anyio
 
 LEASE = 30.0
 RETENTION = DEFAULT_RETENTION.total_seconds()
-ROWS = 7_000  # pruning takes 2,000 at a step: three full ones and a last
+ROWS = 7_000  # pruning deletes 2,000 rows in one step: three full steps and a last one
 
 PassTime = Callable[[float], None]
 
@@ -56,7 +58,7 @@ async def store(path: Path, clock: Clock) -> AsyncIterator[SQLiteStore]:
 
 
 async def claim(store: SQLiteStore, key: DeliveryKey) -> Claimed:
-    """Claim what must be free."""
+    """Claim an event that must be free."""
     result = await store.claim(key, new_token(), LEASE)
     assert isinstance(result, Claimed)
     return result
@@ -71,26 +73,26 @@ def digest(event_id: str) -> str:
     return f"x'{blake2b(key.encode(), digest_size=16).hexdigest()}'"
 
 
-# To a version after this one.
+# A migration to the format of a later version.
 ADD_COLUMN = "ALTER TABLE done ADD COLUMN how TEXT NOT NULL DEFAULT 'well'"
 
 
 class LaterStore(SQLiteStore):
-    """A store of a later version, which knows one format more."""
+    """A store of a later version, which knows one more format."""
 
     formats = (1, 2)
 
 
 @contextmanager
 def migration(step: str) -> Iterator[None]:
-    """Let this step lead to the format of the later version."""
+    """Use this statement to migrate to the later version's format."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schema, "_MIGRATIONS", (*schema._MIGRATIONS, step))
         yield
 
 
 def rows(path: Path, query: str) -> list[Any]:
-    with closing(apsw.Connection(str(path))) as connection:
+    with closing(sqlite_connection(path)) as connection:
         return list(connection.execute(query))
 
 
@@ -121,8 +123,11 @@ class TestDurability:
     ) -> None:
         await store.open()
         [connection] = connections
-        assert connection.pragma("journal_mode") == "wal"
-        assert connection.pragma("synchronous") == 2  # FULL
+        with between_batches(store):
+            assert connection.pragma("journal_mode") == "wal"
+            assert connection.pragma("synchronous") == 2  # FULL
+            assert connection.pragma("fullfsync") == 1
+            assert connection.pragma("checkpoint_fullfsync") == 1
 
     async def test_closing_leaves_one_file(self, path: Path, store: SQLiteStore) -> None:
         await store.complete(await claim(store, delivery_key("default", "evt_1")))
@@ -146,7 +151,7 @@ class TestSharedOpening:
 
         def create_it_elsewhere(*_: object) -> bool:
             if next(statements) == moment:
-                with suppress(StoreError):  # it is locked at this moment, which is as well
+                with suppress(StoreError):  # the file may be locked
                     asyncio.run(other.open())
             return True
 
@@ -176,6 +181,9 @@ class TestSchema:
         }
         assert tables == {
             "activity": (0, 1),
+            "handled": (0, 1),
+            "handled_sizes": (1, 1),
+            "replay_batches": (1, 1),
             "done": (1, 1),
             "watched": (1, 1),
             "worker_reports": (1, 1),
@@ -260,7 +268,7 @@ def make_store_file(path: Path) -> None:
 
 
 def refusal(path: Path) -> str:
-    """Return the error of a store that cannot be opened, nor used."""
+    """Return the error of a store that can be neither opened nor used."""
 
     async def use() -> str:
         async with aclosing(SQLiteStore(path)) as store:
@@ -275,7 +283,7 @@ def refusal(path: Path) -> str:
 
 
 class TestRefusedFiles:
-    """A file that is no store of ours is named as such, and is not touched."""
+    """The store refuses a file that is not our store, names the file, and does not change it."""
 
     def test_a_folder_that_does_not_exist(self, tmp_path: Path) -> None:
         assert "does its folder exist" in refusal(tmp_path / "missing" / "hooks.db")
@@ -303,7 +311,7 @@ class TestRefusedFiles:
         ],
     )
     def test_another_programs_database(self, path: Path, setup: str) -> None:
-        with closing(apsw.Connection(str(path))) as connection:
+        with closing(sqlite_connection(path)) as connection:
             connection.execute(setup)
         before = path.read_bytes()
         assert "belongs to another program" in refusal(path)
@@ -312,7 +320,7 @@ class TestRefusedFiles:
     @pytest.mark.parametrize("owner", [0x686F6F6B, 0x686B6F6E])
     @pytest.mark.parametrize("version", [0, 1, 2, 3])
     def test_a_file_of_an_unreleased_version(self, path: Path, owner: int, version: int) -> None:
-        with closing(apsw.Connection(str(path))) as connection:
+        with closing(sqlite_connection(path)) as connection:
             connection.execute("CREATE TABLE gates (key BLOB PRIMARY KEY)")
             connection.execute(f"PRAGMA application_id = {owner}")
             connection.execute(f"PRAGMA user_version = {version}")
@@ -324,7 +332,7 @@ class TestRefusedFiles:
 
     def test_a_later_versions_file(self, path: Path) -> None:
         make_store_file(path)
-        with closing(apsw.Connection(str(path))) as connection:
+        with closing(sqlite_connection(path)) as connection:
             connection.execute("PRAGMA user_version = 99")
         before = path.read_bytes()
         message = refusal(path)
@@ -350,13 +358,13 @@ class TestRefusedFiles:
 
 @pytest.mark.sample(2, of="file")
 class TestPruning:
-    """Pruning walks all keys in small steps; old and new ones lie side by side."""
+    """Pruning deletes expired keys in small steps; here every second key expires."""
 
     @pytest.fixture
     async def grown(
         self, store: SQLiteStore, pass_time: PassTime
     ) -> tuple[list[DeliveryKey], list[DeliveryKey]]:
-        """Fill the store, wait for half of it to be over, and return the keys that are, and not."""
+        """Fill the store, wait until half of it expires; return the expired and the other keys."""
         keys = [delivery_key("default", f"evt_{n}") for n in range(2 * ROWS)]
         old, new = keys[::2], keys[1::2]
         for half in (old, new):
@@ -409,20 +417,23 @@ class TestPruning:
         grown: tuple[list[DeliveryKey], list[DeliveryKey]],
     ) -> None:
         [connection] = connections
-        await store.stats()  # note that the process runs: the steps change nothing else
-        changed = [connection.total_changes()]
+        # This call records that the process runs. After that, only pruning changes the file.
+        await store.stats()
+        changed: list[int] = []
 
         def note_the_changes() -> bool:
             changed.append(connection.total_changes())
             return False
 
-        connection.set_commit_hook(note_the_changes)
+        with between_batches(store):
+            changed.append(connection.total_changes())
+            connection.set_commit_hook(note_the_changes)
         await store.prune()
         steps = [after - before for before, after in itertools.pairwise(changed)]
         assert sum(steps) == len(grown[0])
         assert max(steps) <= 2_000
 
-    async def test_upkeep_forgets_by_itself_what_is_over(
+    async def test_upkeep_forgets_expired_records(
         self,
         store: SQLiteStore,
         path: Path,
@@ -435,7 +446,7 @@ class TestPruning:
         await store.open()
         left = "SELECT (SELECT count(*) FROM done) + (SELECT count(*) FROM attempts)"
         async with asyncio.timeout(20):
-            while rows(path, left) != [(ROWS,)]:  # noqa: ASYNC110 - a file has no event
+            while rows(path, left) != [(ROWS,)]:  # noqa: ASYNC110 - a file sends no notification
                 await asyncio.sleep(0.01)
         await self.expect_only(store, *grown)
 
@@ -452,8 +463,8 @@ class TestUptime:
             await store.enqueue(Delivery("default", "evt_1", None, 1.0, b"body"), new_token())
         now = 100.0
         async with aclosing(SQLiteStore(path, clock=lambda: now)) as store:
-            with closing(apsw.Connection(str(path))) as connection:
-                connection.execute("BEGIN IMMEDIATE")  # the first look fails
+            with closing(sqlite_connection(path)) as connection:
+                connection.execute("BEGIN IMMEDIATE")  # the first attempt to read fails
                 with pytest.raises(StoreError):
                     await take(store)
             assert await take(store) == 1
@@ -482,9 +493,9 @@ class TestUptime:
     ) -> None:
         for event_id in ("evt_done", "evt_dead"):
             await store.enqueue(Delivery("default", event_id, None, 1.0, b"body"), new_token())
-        with closing(apsw.Connection(str(path))) as connection:
+        with closing(sqlite_connection(path)) as connection:
             connection.execute(
-                f"INSERT INTO done VALUES ({digest('evt_done')}, 4000000000);"
+                f"INSERT INTO done VALUES ({digest('evt_done')}, 4000000000, NULL);"
                 "INSERT INTO dead VALUES"
                 f" (9, {digest('evt_dead')}, 'default', 'evt_dead', NULL, 1.0, 'rejected', '',"
                 " 2.0, 0, 1, '', '', '', CAST('body' AS BLOB), NULL)"

@@ -1,4 +1,4 @@
-"""No other library of a process opens the files of a store that is open in it."""
+"""No other SQLite library in a process opens the files of an open store."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import apsw
 import pytest
+from support.sqlite_files import sqlite_connection
 from support.sqlite_processes import is_sound
 
 from hookonce.errors import StoreError
@@ -24,7 +25,7 @@ from hookonce.stores.protocols import DEFAULT_RETENTION
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Delivery, Stored, Waiting, new_token
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(25, of="file")]
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ async def test_a_file_that_another_library_has_open_is_not_opened_until_it_is_cl
 
 
 async def test_another_library_is_found_while_another_store_is_busy(path: Path) -> None:
-    """A connection in the middle of a statement cannot be asked which file it has open."""
+    """A connection that runs a statement cannot tell which file it has open."""
     async with aclosing(SQLiteStore(path)) as store:
         await store.open()
     is_busy, ended = threading.Event(), threading.Event()
@@ -134,7 +135,7 @@ async def test_another_library_is_found_while_another_store_is_busy(path: Path) 
 
     def count(connection: apsw.Connection) -> None:
         connection.set_progress_handler(pause, 1_000)
-        connection.execute(counting).get  # noqa: B018 - reading runs it
+        connection.execute(counting).get  # noqa: B018 - reading the attribute runs the statement
 
     async with aclosing(SQLiteStore(path.with_name("other.db"))) as other:
         counted = other._run(count)
@@ -156,7 +157,7 @@ async def test_another_library_is_found_while_another_store_is_busy(path: Path) 
 async def test_connections_of_the_same_library_are_no_danger(
     path: Path, store: SQLiteStore
 ) -> None:
-    with closing(apsw.Connection(str(path))) as connection:
+    with closing(sqlite_connection(path)) as connection:
         assert connection.execute("SELECT count(*) FROM entries").get == 1
         other = SQLiteStore(path, retention=DEFAULT_RETENTION + timedelta(days=1))
         async with aclosing(other):
@@ -256,7 +257,7 @@ async def test_files_that_are_there_are_guarded_while_they_are_opened(
         except PermissionError as error:
             refused.append(error)
 
-    with closing(apsw.Connection(str(path))) as keeps_them:
+    with closing(sqlite_connection(path)) as keeps_them:
         assert keeps_them.execute("SELECT count(*) FROM entries").get == 0
         apsw.connection_hooks.append(pry)
         try:

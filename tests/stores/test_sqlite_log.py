@@ -1,4 +1,4 @@
-"""The write-ahead log of the SQLite store stays small, and a full disk is no end."""
+"""The write-ahead log of the SQLite store stays small, and the store survives a full disk."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import apsw
 import pytest
 from support.disks import NoDiskError, fill, small_disk
+from support.sqlite_files import sqlite_connection
+from support.sqlite_writer import between_batches
 from support.waiting import until, until_async
 
 from hookonce.errors import StoreError
@@ -56,7 +58,7 @@ async def take(store: SQLiteStore) -> tuple[Any, ...]:
 
 @contextmanager
 def cursors_kept_alive() -> Iterator[list[apsw.Cursor]]:
-    """Keep every cursor alive from its first statement on, as who walks the heap may do."""
+    """Keep every cursor alive after its first statement, like a memory profiler."""
     kept: list[apsw.Cursor] = []
 
     def keep(cursor: apsw.Cursor, _statement: str, _values: object) -> bool:
@@ -89,10 +91,10 @@ async def do_everything(store: SQLiteStore, number: int) -> None:
     await store.dead_letter(key)
     await store.replay(key, new_token(), LEASE)
     for waiting in ("a", "b"):
-        await put(store, f"{event_id}_{waiting}", 5 * KIB * KIB)  # too much for one batch
+        await put(store, f"{event_id}_{waiting}", 5 * KIB * KIB)  # two do not fit into one fetch
     assert len(await take(store)) == 1
     [second] = await take(store)
-    await store.bury(second.claim, DeadReason.REJECTED)  # the body comes from the inbox
+    await store.bury(second.claim, DeadReason.REJECTED)  # no body: the inbox has it
     await store.entries()
     await store.entry(delivery_key("default", f"{event_id}_a"))
     await store.stats()
@@ -116,6 +118,7 @@ async def test_no_call_leaves_a_cursor_open_that_somebody_else_keeps_alive(
             assert "left open" not in caplog.text
 
 
+@pytest.mark.full("3 s of processor time")
 async def test_the_log_stays_small_while_a_thread_walks_the_heap(
     path: Path, store: SQLiteStore
 ) -> None:
@@ -125,7 +128,7 @@ async def test_the_log_stays_small_while_a_thread_walks_the_heap(
         kept: list[object] = []
         while not ended.is_set():
             kept.clear()
-            # By its type: `isinstance` asks the object, and a proxy of something dead raises.
+            # Compare types: `isinstance` reads `__class__`, and the proxy of a dead object raises.
             kept.extend(one for one in gc.get_objects() if type(one) is apsw.Cursor)
 
     walker = threading.Thread(target=walk)
@@ -138,7 +141,7 @@ async def test_the_log_stays_small_while_a_thread_walks_the_heap(
     finally:
         ended.set()
         walker.join()
-    # Without a reader in its way, the log begins again after some 4 MB.
+    # The log restarts after about 4 MB if no reader blocks it.
     assert path.with_name("hooks.db-wal").stat().st_size < 8 * KIB * KIB
 
 
@@ -149,8 +152,9 @@ async def test_a_connection_whose_transaction_outlives_its_commit_is_reopened(
 ) -> None:
     await put(store, "before")
     [connection] = connections
-    kept = connection.execute("SELECT key FROM entries UNION ALL SELECT 1")
-    assert connection.txn_state() == apsw.SQLITE_TXN_READ
+    with between_batches(store):
+        kept = connection.execute("SELECT key FROM entries UNION ALL SELECT 1")
+        assert connection.txn_state() == apsw.SQLITE_TXN_READ
     assert await put(store, "during") == Stored()
     await until(lambda: "left open" in caplog.text, what="it is noticed")
     assert await put(store, "after") == Stored()
@@ -168,7 +172,7 @@ async def test_the_log_gives_its_space_back_after_a_long_reader(
 ) -> None:
     await put(store, "first")
     log = path.with_name("hooks.db-wal")
-    reader = apsw.Connection(str(path))
+    reader = sqlite_connection(path)
     cursor = reader.execute("SELECT key FROM entries UNION ALL SELECT 1")
     for number in range(50):
         await put(store, f"large_{number}", 2 * KIB * KIB)

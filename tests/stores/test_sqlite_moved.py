@@ -1,4 +1,4 @@
-"""A SQLite file that is deleted, renamed or replaced while it is used: no answer rests on it."""
+"""No answer relies on a SQLite file that was deleted, renamed or replaced while in use."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeAlias
 
-import apsw
 import pytest
+from support.sqlite_files import sqlite_connection
 from support.sqlite_processes import child, is_sound
 from support.waiting import until, until_async
 
@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def store(path: Path) -> AsyncIterator[SQLiteStore]:
-    """Return a store that is open, and has an event in its log."""
+    """Return an open store that has an event in its write-ahead log."""
     store = SQLiteStore(path)
     await put(store, "before")
     yield store
@@ -64,7 +64,7 @@ async def complete(store: SQLiteStore, event_id: str) -> None:
 
 
 async def held_in(path: Path, event_ids: Iterable[str]) -> list[str]:
-    """Return which events a process that starts now finds in the inbox, or done."""
+    """Return the events that a new process finds either in the inbox or done."""
     async with aclosing(SQLiteStore(path)) as restarted:
         return [
             event_id
@@ -75,7 +75,7 @@ async def held_in(path: Path, event_ids: Iterable[str]) -> list[str]:
 
 
 async def usable(store: SQLiteStore) -> None:
-    """Return once the store can be used; it may need a call or two to find out."""
+    """Return once the store can be used; it may need a call or two to notice the new file."""
 
     async def works() -> bool:
         try:
@@ -91,12 +91,12 @@ def backup(path: Path) -> Path:
     """Copy the file as `sqlite3 .backup` does, and return the copy."""
     copy = path.with_name("backup.db")
     with (
-        closing(apsw.Connection(str(path))) as here,
-        closing(apsw.Connection(str(copy))) as there,
+        closing(sqlite_connection(path)) as here,
+        closing(sqlite_connection(copy)) as there,
         there.backup("main", here, "main") as going,
     ):
         going.step()
-    with closing(apsw.Connection(str(copy))) as there:
+    with closing(sqlite_connection(copy)) as there:
         there.pragma("journal_mode", "delete")
     return copy
 
@@ -180,6 +180,7 @@ async def test_a_completion_is_not_recorded_in_a_file_that_is_gone(
         await store.complete(claim)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("move", GONE)
 async def test_that_the_file_is_gone_is_logged_once_even_if_nobody_calls(
     path: Path, store: SQLiteStore, move: Move, caplog: pytest.LogCaptureFixture
@@ -205,7 +206,7 @@ async def test_after_a_restart_a_new_file_is_begun(
     await store.aclose()
     async with aclosing(SQLiteStore(path)) as restarted:
         assert await put(restarted, "before") == Stored()
-        assert await put(store, "before") == Waiting()  # the same store, opened anew
+        assert await put(store, "before") == Waiting()  # the store object opens the new file
     await store.aclose()
     assert is_sound(path)
 
@@ -279,7 +280,7 @@ async def test_without_its_log_or_index_nothing_that_was_stored_is_lost(
     async with AsyncExitStack() as stack:
         stores = [store]
         for number in range(others):
-            # With another retention it has a writer of its own.
+            # A store with another retention gets a writer of its own.
             retention = DEFAULT_RETENTION + timedelta(days=number + 1)
             other = SQLiteStore(path, retention=retention)
             stores.append(await stack.enter_async_context(aclosing(other)))
@@ -313,7 +314,7 @@ async def test_a_link_that_is_switched_leads_to_the_other_file(tmp_path: Path) -
             await usable(store)
             await put(store, "green")
             assert await put(green, "green") == Waiting()
-            # Its own workers are woken by the log of the file that is used now.
+            # A write to the new file's log also wakes the workers of the store behind the link.
             await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
             waiting = asyncio.create_task(store.wait("default", 30.0))
             await put(green, "woken")
@@ -330,7 +331,7 @@ async def test_two_processes_both_go_over_to_the_file_in_its_place(path: Path) -
         for turn in range(45):
             if turn % 10 == 9:
                 copy = backup(path)
-                stored.clear()  # what is not in the backup is as gone as the person wants it
+                stored.clear()  # the operator accepts the loss of events that are not in the backup
                 copy.replace(path)
             for each in both:
                 each.tell(str(turn))

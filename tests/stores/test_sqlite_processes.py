@@ -1,4 +1,4 @@
-"""Several processes on one SQLite file: no event is won twice, and no death loses what was said."""
+"""Several processes on one SQLite file: each event is won once; a crash loses no answered call."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def store(path: Path) -> AsyncIterator[SQLiteStore]:
 
 @contextmanager
 def readable_folder() -> Iterator[Path]:
-    """Return a folder that everybody can look into, unlike pytest's."""
+    """Return a folder that every user can read; only the owner can read pytest's folders."""
     with TemporaryDirectory(prefix="hookonce-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -122,9 +122,7 @@ async def test_a_killed_owners_claim_is_free_after_its_lease(path: Path) -> None
 
 
 @pytest.mark.full("3 s")
-async def test_what_was_acknowledged_before_a_kill_is_still_there(
-    path: Path, store: SQLiteStore
-) -> None:
+async def test_acknowledged_calls_survive_a_kill(path: Path, store: SQLiteStore) -> None:
     chance = random.Random(5)
 
     async def write_until_killed(name: str) -> list[str]:
@@ -195,7 +193,7 @@ async def test_a_process_that_may_not_write_the_file_gets_a_clear_error(
 
 
 class TestForks:
-    """A server may load the application, and use its store, before it forks its workers."""
+    """A server may load the application and use its store before it forks its workers."""
 
     async def test_a_fork_and_its_parent_both_go_on_using_the_store(
         self, path: Path, store: SQLiteStore
@@ -207,7 +205,7 @@ class TestForks:
         assert await all_are(store, Done, names)
         assert is_sound(path)
 
-    async def test_what_a_fork_acknowledged_outlives_its_parents_closing(
+    async def test_calls_that_a_fork_has_acknowledged_survive_the_closing_of_its_parent(
         self, path: Path, store: SQLiteStore
     ) -> None:
         async with child("fork-and-close", path) as process:
@@ -243,7 +241,7 @@ class TestForks:
     async def test_a_fork_in_the_middle_of_a_backup_has_locks_of_its_own(
         self, path: Path, store: SQLiteStore
     ) -> None:
-        """Without them, the backup's end deletes the log into which the fork writes."""
+        """Without the locks, the end of the backup deletes the log into which the fork writes."""
         async with child("fork-while-backing-up", path) as process:
             assert sorted(await process.lines()) == ["done after", "done during", "made"]
         assert await all_are(store, Done, ["evt_0", "during", "after"])

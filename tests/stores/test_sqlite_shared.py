@@ -12,6 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 from support.deliveries import SECRET
+from support.sqlite_files import sqlite_connection
 from support.waiting import PATIENCE_SECONDS, until
 
 from hookonce import Receiver
@@ -26,7 +27,7 @@ LEASE = 30.0
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / f"{tmp_path.name}.db"  # a name of its own: a thread is known by its file's
+    return tmp_path / f"{tmp_path.name}.db"  # unique: the thread is named after the file
 
 
 def threads_of(path: Path) -> list[str]:
@@ -144,7 +145,7 @@ async def test_a_loop_that_is_held_up_keeps_no_other_from_its_answer(
                 asking = asyncio.ensure_future(complete(other, "held up"))
                 await asyncio.sleep(0)
                 asked.set()
-                release.wait(PATIENCE_SECONDS)  # as a handler that blocks its loop
+                release.wait(PATIENCE_SECONDS)  # like a handler that blocks the loop
                 await asking
 
         held_up = asyncio.create_task(asyncio.to_thread(asyncio.run, hold_up()))
@@ -183,7 +184,7 @@ async def test_each_store_remembers_for_its_own_retention(path: Path) -> None:
         aclosing(SQLiteStore(path, retention=longer)) as long,
     ):
         before, after = await complete(short, "short"), await complete(long, "long")
-    connection = apsw.Connection(str(path))
+    connection = sqlite_connection(path)
     ends = [end for (end,) in connection.execute("SELECT expires FROM done ORDER BY expires")]
     connection.close()
     assert before != after

@@ -1,4 +1,4 @@
-"""The SQLite store's writer: calls share commits, and no fault of one call or moment lasts."""
+"""The SQLite store's writer: calls share commits, and no fault lasts beyond its own call."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 
 import apsw
 import pytest
+from support.sqlite_files import sqlite_connection
+from support.sqlite_writer import between_batches
 
 from hookonce.errors import StoreError
 from hookonce.stores.sqlite import SQLiteStore
@@ -49,7 +51,7 @@ async def store(path: Path) -> AsyncIterator[SQLiteStore]:
 
 @pytest.fixture
 async def connection(store: SQLiteStore, connections: list[apsw.Connection]) -> apsw.Connection:
-    """Return the connection of the store, which is open."""
+    """Open the store, and return its connection."""
     await store.open()
     [connection] = connections
     return connection
@@ -60,7 +62,7 @@ def keys(count: int, name: str = "evt") -> list[DeliveryKey]:
 
 
 async def claim(store: SQLiteStore, key: DeliveryKey) -> Claimed:
-    """Claim what must be free."""
+    """Claim an event that must be free."""
     result = await store.claim(key, new_token(), LEASE)
     assert isinstance(result, Claimed)
     return result
@@ -77,19 +79,19 @@ async def bury(store: SQLiteStore, event_id: str, size: int) -> None:
 
 async def until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not is_so():  # noqa: ASYNC110 - what a thread does sets no asyncio event
+        while not is_so():  # noqa: ASYNC110 - a thread cannot set an asyncio event
             await asyncio.sleep(0.001)
 
 
 async def turns(count: int = 50) -> None:
-    """Let whatever is ready on the loop run."""
+    """Run the event loop until every ready task has run."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def commit_held(store: SQLiteStore, connection: apsw.Connection) -> AsyncIterator[None]:
-    """While inside, the writer is in the middle of a commit; what is called shares the next one."""
+    """Keep the writer in the middle of a commit; calls inside the block share the next commit."""
     entered, go = threading.Event(), threading.Event()
 
     def hold() -> bool:
@@ -97,7 +99,9 @@ async def commit_held(store: SQLiteStore, connection: apsw.Connection) -> AsyncI
         go.wait(PATIENCE_SECONDS)
         return False
 
-    connection.set_commit_hook(hold)  # it stays: the writer may be at work when this ends
+    # Do not remove the hook: the writer may still be at work when the block ends.
+    with between_batches(store):
+        connection.set_commit_hook(hold)
     held = asyncio.create_task(claim(store, delivery_key("default", "held")))
     try:
         await until(entered.is_set)
@@ -111,7 +115,7 @@ async def commit_held(store: SQLiteStore, connection: apsw.Connection) -> AsyncI
 
 def lock(path: Path, kind: str = "IMMEDIATE") -> apsw.Connection:
     """Return a connection that keeps the file locked until it is closed."""
-    connection = apsw.Connection(str(path))
+    connection = sqlite_connection(path)
     connection.execute(f"BEGIN {kind}")
     return connection
 
@@ -127,7 +131,8 @@ class TestGroupCommit:
             transactions += 1
             return False
 
-        connection.set_commit_hook(count)
+        with between_batches(store):
+            connection.set_commit_hook(count)
         results = await asyncio.gather(*(store.claim(key, new_token(), LEASE) for key in keys(500)))
         assert {type(result) for result in results} == {Claimed}
         assert 1 <= transactions <= 50
@@ -142,7 +147,8 @@ class TestGroupCommit:
             transactions += statement.startswith("BEGIN")
             return True
 
-        connection.set_exec_trace(count)
+        with between_batches(store):
+            connection.set_exec_trace(count)
         async with commit_held(store, connection):
             assert transactions == 1
             waiting = [asyncio.create_task(claim(store, key)) for key in keys(500)]
@@ -219,7 +225,7 @@ class TestBadRecords:
     async def test_no_error_text_keeps_an_event_from_being_settled(
         self, store: SQLiteStore
     ) -> None:
-        text = "FileNotFoundError: '\udcff\0.txt'"  # as os.fsdecode names a file
+        text = "FileNotFoundError: '\udcff\0.txt'"  # os.fsdecode can return such text
         owned = await claim(store, delivery_key("default", "bad"))
         assert await store.release(owned, frozenset(), text) is Ownership.HELD
         owned = await claim(store, owned.key)
@@ -253,6 +259,7 @@ class TestLockedFile:
         other.close()
         assert (await claim(store, key)).attempt == 1
 
+    @pytest.mark.sample(1)
     @pytest.mark.parametrize(
         ("journal", "locking", "lock_kind"),
         [
@@ -266,7 +273,7 @@ class TestLockedFile:
     ) -> None:
         await store.open()
         await store.aclose()
-        other = apsw.Connection(str(path))
+        other = sqlite_connection(path)
         other.execute(f"PRAGMA locking_mode = {locking}; PRAGMA journal_mode = {journal}")
         other.execute(f"BEGIN {lock_kind}")
         try:
@@ -310,7 +317,7 @@ class TestLockedFile:
     async def test_a_completion_that_was_cancelled_while_it_waited_is_recorded(
         self, path: Path, store: SQLiteStore
     ) -> None:
-        """The handlers have run, whether or not anybody waits to hear that it was written down."""
+        """The handlers have already run, so the store must record them even if nobody waits."""
         done, dead = keys(2)
         owned_done, owned_dead = await claim(store, done), await claim(store, dead)
         delivery = Delivery("default", "evt_1", None, 1.0, b"")
@@ -337,8 +344,7 @@ class TestLockedFile:
         monkeypatch.setattr("hookonce.stores.sqlite.writer._FIRST_MAINTENANCE_SECONDS", 0.01)
         monkeypatch.setattr("hookonce.stores.sqlite.upkeep._INTERVAL_SECONDS", 0.01)
         await store.open()
-        other = apsw.Connection(str(path))
-        other.set_busy_timeout(10_000)
+        other = sqlite_connection(path)
         with caplog.at_level(logging.WARNING, logger="hookonce.store"):
             other.execute("BEGIN IMMEDIATE")
             await until(lambda: "removing expired records failed" in caplog.text)
@@ -350,8 +356,9 @@ class TestFullDisk:
     async def test_a_full_disk_is_a_store_error_that_ends_when_there_is_room(
         self, store: SQLiteStore, connection: apsw.Connection
     ) -> None:
-        # The next connection has no such limit: there is room again.
-        connection.execute("PRAGMA max_page_count = 100")
+        # Only this connection has the limit, so the next connection has room again.
+        with between_batches(store):
+            connection.execute("PRAGMA max_page_count = 100")
         names: list[str] = []
 
         async def fill() -> None:
@@ -372,7 +379,8 @@ class TestFullDisk:
     ) -> None:
         delivery = Delivery("default", "large", None, 1.0, bytes(2_000_000))
         owned = await claim(store, delivery.key)
-        connection.execute("PRAGMA max_page_count = 100")
+        with between_batches(store):
+            connection.execute("PRAGMA max_page_count = 100")
         async with commit_held(store, connection):
             calls = asyncio.gather(
                 *(store.claim(key, new_token(), LEASE) for key in keys(10)),
@@ -389,14 +397,15 @@ class TestFullDisk:
         assert await store.dead_letters() == []
         assert await store.extend(owned) is Ownership.HELD
 
-    async def test_what_was_written_before_the_disk_was_full_is_answered_as_written(
+    async def test_calls_written_before_the_disk_was_full_succeed(
         self, store: SQLiteStore, connection: apsw.Connection
     ) -> None:
-        """A record that nobody can write makes each call of the batch a transaction of its own."""
+        """If a record cannot be written, each call of its batch gets a transaction of its own."""
         delivery = Delivery("default", "large", None, 1.0, bytes(2_000_000))
         owned = await claim(store, delivery.key)
         early, bad, late = keys(3)
-        connection.execute("PRAGMA max_page_count = 100")
+        with between_batches(store):
+            connection.execute("PRAGMA max_page_count = 100")
         async with commit_held(store, connection):
             calls = asyncio.gather(
                 store.claim(early, new_token(), LEASE),
@@ -440,7 +449,8 @@ class TestThreads:
 
         def abandon() -> None:
             loop = asyncio.new_event_loop()
-            loop.set_exception_handler(lambda *_: None)  # it tells of the task below
+            # The default handler would report the task that is left unfinished below.
+            loop.set_exception_handler(lambda *_: None)
             task = loop.create_task(claim(store, abandoned))
             loop.run_until_complete(asyncio.sleep(0))
             assert not task.done()

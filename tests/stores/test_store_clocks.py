@@ -1,4 +1,4 @@
-"""The clocks of stores without a server: the machine's by default, and one that a test moves."""
+"""Stores without a server use the machine's clock by default; a test can pass another clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 LEASE = 30.0
 
 
-@pytest.mark.parametrize("kind", [MemoryStore, SQLiteStore])  # a server has a clock of its own
+@pytest.mark.parametrize("kind", [MemoryStore, SQLiteStore])  # other stores use a server's clock
 async def test_the_default_clock_is_the_machines_looked_up_at_the_call(
     kind: type[Store], tmp_path: Path
 ) -> None:

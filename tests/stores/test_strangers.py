@@ -1,4 +1,4 @@
-"""Applications that receive under one endpoint and have nothing in common."""
+"""Applications at one endpoint are strangers if they share no handler and no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A time limit ends what waits too long, and leaves alone everything else about a call."""
+"""A time limit ends a call that takes too long, and changes nothing else about it."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ SOON, NEVER = 0.02, 60.0
 
 @pytest.fixture
 def timers(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the list that every timer set by the loop is noted in."""
+    """Return a list of every timer that the loop sets."""
     noted: list[float] = []
     call_at = asyncio.BaseEventLoop.call_at
 
@@ -27,7 +27,7 @@ def timers(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return noted
 
 
-async def test_what_does_not_wait_sets_no_timer(timers: list[float]) -> None:
+async def test_a_call_that_does_not_wait_sets_no_timer(timers: list[float]) -> None:
     async def at_once() -> str:
         return "result"
 
@@ -35,7 +35,7 @@ async def test_what_does_not_wait_sets_no_timer(timers: list[float]) -> None:
     assert timers == []
 
 
-async def test_what_waits_has_its_result_and_its_timer(timers: list[float]) -> None:
+async def test_a_call_that_waits_has_a_timer_and_returns_its_result(timers: list[float]) -> None:
     async def in_steps() -> list[int]:
         got = []
         for number in range(3):
@@ -71,7 +71,7 @@ async def test_an_awaitable_that_can_do_no_more_than_be_awaited_is_limited_too()
     assert never.cancelled()
 
 
-async def test_what_waits_too_long_is_cancelled_and_may_clean_up() -> None:
+async def test_a_call_that_waits_too_long_is_cancelled_and_may_clean_up() -> None:
     steps: list[str] = []
 
     async def slow() -> None:
@@ -79,7 +79,7 @@ async def test_what_waits_too_long_is_cancelled_and_may_clean_up() -> None:
             await asyncio.sleep(NEVER)
         except asyncio.CancelledError:
             steps.append("cancelled")
-            await asyncio.sleep(0)  # a second wait, while it is being ended
+            await asyncio.sleep(0)  # a second wait, after the time limit has cancelled the first
             steps.append("cleaned up")
             raise
 

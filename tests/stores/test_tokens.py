@@ -1,4 +1,4 @@
-"""A token is made once, whatever process makes it."""
+"""A token is unique, whichever process makes it."""
 
 import os
 import sys

@@ -1,1 +1,1 @@
-"""What tests share: real servers and processes, faulty stores, and waiting with a deadline."""
+"""What the tests share: real servers and processes, faulty stores, waits with a deadline."""

@@ -52,7 +52,7 @@ def comment(event_id: str | None = None, *, created_at: datetime | None = None) 
 
 
 def long_ago() -> datetime:
-    """Return when an event was created whose last attempt comes now."""
+    """Return a creation time so long ago that the sender's last attempt is due now."""
     return datetime.now(UTC) - timedelta(hours=21)
 
 
@@ -67,7 +67,7 @@ def answer_of(outcome: Outcome) -> tuple[int, str]:
 
 
 async def is_done(sender: TestSender | HttpSender, event: Event[Any]) -> bool:
-    """Return whether another copy of an event is a duplicate."""
+    """Send an event again; return whether the receiver calls it a duplicate."""
     return (await sender.send(event)).reason == "duplicate"
 
 
@@ -85,7 +85,7 @@ async def nothing_in_flight(store_url: str) -> None:
 
 
 async def empty_inbox(receiver: Receiver) -> None:
-    """Return once nothing waits or runs."""
+    """Return once no event waits or runs."""
 
     async def is_empty() -> bool:
         stats = await receiver.waiting.stats()

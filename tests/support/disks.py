@@ -1,4 +1,4 @@
-"""Disks that are soon full."""
+"""Small disks that are easy to fill."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["NoDiskError", "fill", "small_disk"]
 
 
 class NoDiskError(PermissionError):
-    """No disk may be mounted here; the guard of a store raises a plain PermissionError."""
+    """This machine cannot mount a disk. Tests can tell this from a store's PermissionError."""
 
 
 @contextmanager
 def small_disk(here: Path, megabytes: int) -> Iterator[Path]:
-    """Mount a disk that is soon full; raises NoDiskError where that is not allowed."""
+    """Mount a small disk; raise NoDiskError if that is not allowed."""
     disk = here / "disk"
     disk.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(disk)]
@@ -31,7 +31,7 @@ def small_disk(here: Path, megabytes: int) -> Iterator[Path]:
 
 
 def fill(path: Path) -> None:
-    """Write a file until the disk has no room left."""
+    """Write to a file until the disk is full."""
     with path.open("wb", buffering=0) as filler:
         size = 1 << 20
         while size:

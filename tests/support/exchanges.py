@@ -1,19 +1,19 @@
 """Raw HTTP exchanges, written by hand from the interface and not through our models.
 
-A file of ``tests/interface/exchanges`` is a conversation in order: what it is about, the workspace
-it begins in (``tests/interface/workspaces``), and the exchanges. Each names the line of the
-interface it is written from (``line``), its ``request`` (method, path or url, query, headers, and
-json, text or base64), and the ``response`` (status, some of its headers, json). ``before`` is what
-happens before: ``seconds`` that pass, or a method of the service and its arguments. A request to a
-``url`` carries no key.
+A file of ``tests/interface/exchanges`` is a conversation in order: its subject, the workspace in
+which it begins (``tests/interface/workspaces``), and the exchanges. Each exchange has the line of
+the interface that it follows (``line``), its ``request`` (method, path or url, query, headers, and
+json, text or base64), and the ``response`` (status, some of its headers, json). ``before`` is a
+step before the request: ``seconds`` that pass, or a method of the service and its arguments. A
+request to a ``url`` carries no key.
 
 The workspace is at noon of 21 November 2026, UTC; the key has the role ``role``, admin by default.
-``varies`` lists the places in a response whose value is the service's own. A string there stands
-for that value in all that follows: in later paths, queries, bodies and responses. A text of ``…``
-is some text for people; ``error.hint`` and ``error.details`` may be left out.
+``varies`` lists the places in a response whose value is the service's own. A string in such a place
+represents that value in all later paths, queries, bodies and responses. The text ``…`` matches any
+text for people; ``error.hint`` and ``error.details`` may be left out.
 
-Two sides are checked by them: the emulator has to answer as they say, and a client has to ask as
-they say when it is answered so.
+The exchanges check both sides: the emulator must give these answers, and a client that gets these
+answers must send these requests.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ import yaml
 
 __all__ = ["NOON", "SOME_TEXT", "Exchange", "Script", "scripts", "workspace_file"]
 
-# Written in C, where there is one: ten times as fast.
+# Use PyYAML's C parser if it is there: it is ten times as fast.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ROOT = Path(__file__).parents[1] / "interface"
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
-"""When every conversation begins, in Unix seconds."""
+"""The time at which every conversation begins, in Unix seconds."""
 
 SOME_TEXT = "…"
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request, and the answer to it, as they are written."""
+    """A request and its answer, as text."""
 
     line: str
     request: dict[str, Any]
@@ -69,12 +69,12 @@ def workspace_file(name: str) -> Path:
 
 @cache
 def scripts() -> tuple[Script, ...]:
-    """Return every conversation there is."""
+    """Return every script."""
     return tuple(_script(path) for path in sorted((_ROOT / "exchanges").glob("*.yaml")))
 
 
 def _script(path: Path) -> Script:
-    # Every scalar of JSON is written as one: times are quoted, so that they stay strings.
+    # Parse only JSON's scalars: times must stay strings.
     written = yaml.load(path.read_text("utf-8"), _Loader)
     return Script(
         name=path.stem,

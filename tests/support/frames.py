@@ -1,4 +1,4 @@
-"""What error trackers would send away with an error: the locals of every frame it came through."""
+"""The data that error trackers would send with an error: the local variables of every frame."""
 
 import traceback
 from collections.abc import Iterator, Mapping
@@ -7,12 +7,12 @@ __all__ = ["leaks"]
 
 
 def leaks(error: BaseException, hidden: Mapping[str, str], *, but_in: str) -> list[str]:
-    """Return where something hidden can be found: in locals, and in what errors say and hold.
+    """Return the places that show a secret: local variables, and the texts of errors.
 
     Args:
-        error: an error; those that it leads to are looked at too.
-        hidden: what must not be found, by its name.
-        but_in: the file whose own frames may hold it.
+        error: an error; the errors that it leads to are searched, too.
+        hidden: the texts that must not be found, by name.
+        but_in: the file whose own frames may hold a secret.
 
     """
     return [

@@ -1,4 +1,4 @@
-"""Handlers that note what they ran for, and do what a test tells them to."""
+"""Handlers that record their events, and that succeed, wait or fail as a test wants."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,12 +13,12 @@ __all__ = ["Handler", "Handlers", "Waiting", "counting", "on", "succeed"]
 
 
 def on(router: Router, name: str, handler: Callable[..., Any]) -> None:
-    """Register a handler of comments under a name."""
+    """Register a handler for comments under a name."""
     router.on(CommentReceived, name=name)(handler)
 
 
 def counting(receiver: Router) -> list[str]:
-    """Register a handler that notes the ids it ran for, and return the notes."""
+    """Register a handler that notes the ids of its events, and return the notes."""
     ran: list[str] = []
 
     async def note(event: CommentReceived) -> None:
@@ -32,7 +32,7 @@ async def succeed(_: Event[Any]) -> None: ...
 
 
 class Handler:
-    """A handler of comments, which does next what it was told to."""
+    """A handler for comments; a test sets what it does next."""
 
     def __init__(self, receiver: Router, name: str = "handler") -> None:
         self.contexts: list[Context] = []
@@ -66,12 +66,12 @@ class Handler:
         return [context.attempt for context in self.contexts]
 
     async def has_run(self, times: int) -> None:
-        """Return once it has begun so many times, and fail if it has begun more often."""
+        """Return once the handler has begun this many times; fail if it has begun more often."""
         await until(lambda: self.runs >= times, what=f"{times} runs")
         assert self.runs == times
 
     def raises(self, *errors: BaseException | None) -> None:
-        """Fail with these errors, one a run, the last for good; None succeeds."""
+        """Raise these errors, one in each run, then repeat the last error; None means success."""
         remaining = list(errors)
 
         def fail() -> None:
@@ -82,7 +82,7 @@ class Handler:
         self.does = fail
 
     def waits(self) -> asyncio.Event:
-        """Wait from now on until the returned event is set."""
+        """Let each later run wait until the returned event is set."""
         gate = asyncio.Event()
         self.does = gate.wait
         return gate
@@ -92,7 +92,7 @@ class Handler:
 
 
 class Handlers:
-    """Named handlers of every event, which raise what they were told to."""
+    """Named handlers for every event; a test sets the errors that they raise."""
 
     def __init__(self, receiver: Router, *names: str) -> None:
         self.contexts: list[Context] = []
@@ -108,13 +108,13 @@ class Handlers:
             raise error
 
     def ran(self) -> list[str]:
-        """Return what ran since the last call, sorted."""
+        """Return the names of the handlers that ran since the last call, sorted."""
         ran, self.contexts = sorted(context.handler for context in self.contexts), []
         return ran
 
 
 class Waiting:
-    """A handler of comments that waits at a gate and notes how it ended."""
+    """A handler for comments that waits at a gate, and notes how each run ended."""
 
     def __init__(self, receiver: Router) -> None:
         self.gate = asyncio.Event()

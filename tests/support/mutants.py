@@ -1,4 +1,4 @@
-"""Under mutmut the quickest tests come first, for most mistakes are found by any of many."""
+"""Under mutmut the fastest tests run first, because most mutants also fail a fast test."""
 
 from __future__ import annotations
 

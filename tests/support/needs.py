@@ -1,4 +1,4 @@
-"""What tests need of a machine: without it they are skipped and say why; in CI they fail."""
+"""Requirements of tests. If a requirement is missing, the test is skipped; in CI it fails."""
 
 import os
 import shutil
@@ -10,10 +10,10 @@ __all__ = ["missing", "needed"]
 
 
 def missing(what: str, remedy: str) -> NoReturn:
-    """Skip where something cannot be had, but not in CI, where nobody would notice.
+    """Skip the test, or fail in CI, where nobody would notice the skip.
 
     Args:
-        what: what is not there.
+        what: the missing requirement.
         remedy: the command or the setting that would enable the test.
 
     """
@@ -24,7 +24,7 @@ def missing(what: str, remedy: str) -> NoReturn:
 
 
 def needed(*programs: str, package: str) -> str:
-    """Return the path of the first of these programs that is installed; a Debian package has it."""
+    """Return the path of the first of these programs that is installed, or skip the test."""
     for program in programs:
         if path := shutil.which(program):
             return path

@@ -1,4 +1,4 @@
-"""The reference library in Node, installed once, and a server in Node that verifies with it."""
+"""The reference library in Node, installed once, and a Node server that verifies with it."""
 
 import asyncio
 import os
@@ -12,8 +12,8 @@ from .waiting import PATIENCE_SECONDS
 
 __all__ = ["installed_modules", "node_program", "verifying_server"]
 
-# Answers 204 to what verifies with any of the secrets in its arguments, else 401; the header
-# x-verified has a digit for each secret. Its first line of output is its port.
+# The server's arguments are secrets. It answers 204 if a request verifies with any of them, else
+# 401. The answer's header x-verified has a digit for each secret. The server first prints its port.
 SERVER = """
 const { createServer } = require("node:http");
 const { Webhook, WebhookVerificationError } = require("standardwebhooks");
@@ -51,7 +51,7 @@ def node_program() -> str:
 
 
 def installed_modules(folder: Path) -> str:
-    """Return the NODE_PATH of the reference library: one that is there, or installed by npm."""
+    """Return the NODE_PATH of the reference library; npm installs the library if it is missing."""
     there = os.environ.get("HOOKONCE_NODE_MODULES")
     if there:
         return there
@@ -59,6 +59,8 @@ def installed_modules(folder: Path) -> str:
     (folder / "package.json").write_text("{}")
     flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock"]
     flags += ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
+    if not os.access(Path.home(), os.W_OK):  # npm keeps its downloads in the home folder
+        flags.append(f"--cache={folder / 'cache'}")
     try:
         done = subprocess.run(
             [npm, "install", *flags, "standardwebhooks@1"],
@@ -76,10 +78,10 @@ def installed_modules(folder: Path) -> str:
 
 
 class Verifications:
-    """What the server found, request by request.
+    """The server's verdicts, request by request.
 
     Attributes:
-        url: where it receives.
+        url: the URL at which the server receives.
 
     """
 
@@ -88,7 +90,7 @@ class Verifications:
         self._process = process
 
     async def next(self) -> tuple[int, list[bool]]:
-        """Return the status of the next request, and by which secrets it verified."""
+        """Return the status of the next request, and for each secret whether it matched."""
         status, verified = (await line_of(self._process)).split()
         return int(status), [digit == "1" for digit in verified]
 

@@ -1,4 +1,4 @@
-"""Records in a store whose times are no times."""
+"""Records in a store with impossible times."""
 
 from hookonce.stores.protocols import InboxStore
 from hookonce.stores.values import Claimed, DeadReason, Delivery, Token
@@ -11,18 +11,18 @@ ODD_TIMES = {
     "evt_endless": float("inf"),
     "evt_usual": 1.7e9,
 }
-"""When events have arrived, by their ids."""
+"""The times at which events have arrived, by the events' ids."""
 
 
 async def enqueue_odd(store: InboxStore, endpoint: str = "default") -> None:
-    """Put events with odd times into the inbox."""
+    """Store events with impossible times in the inbox."""
     for event_id, at in ODD_TIMES.items():
         delivery = Delivery(endpoint, event_id, "comment.received", at, b"{}")
         await store.enqueue(delivery, Token(event_id))
 
 
 async def bury_odd(store: InboxStore, endpoint: str = "default") -> None:
-    """Put events with odd times among the dead letters."""
+    """Store events with impossible times as dead letters."""
     for event_id, at in ODD_TIMES.items():
         delivery = Delivery(endpoint, event_id, "comment.received", at, b"{}")
         claim = await store.claim(delivery.key, Token(event_id), 30.0)

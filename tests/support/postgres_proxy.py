@@ -1,4 +1,4 @@
-"""A proxy before PostgreSQL that cuts a connection off at its next COMMIT."""
+"""A proxy in front of PostgreSQL that cuts off a connection at its next COMMIT."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _CHUNK = 65_536
 
 
 class Cut(Enum):
-    """Where a connection is cut off."""
+    """The moment at which the proxy cuts off a connection."""
 
     BEFORE_COMMIT = "before the server has heard of it"
     AFTER_COMMIT = "after the server has done it, and before the client hears of it"
 
 
 class PostgresProxy:
-    """Passes everything on, until it is told to cut."""
+    """Passes everything on until a test tells it to cut."""
 
     def __init__(self, url: str) -> None:
         self._url = urlsplit(url)
@@ -35,6 +35,10 @@ class PostgresProxy:
         assert self._server is not None
         port = self._server.sockets[0].getsockname()[1]
         return f"postgresql://postgres@127.0.0.1:{port}{self._url.path}"
+
+    def lead_to(self, url: str) -> None:
+        """Connect to another server from now on; open connections stay."""
+        self._url = urlsplit(url)
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -90,7 +94,7 @@ class PostgresProxy:
 
 @asynccontextmanager
 async def postgres_proxy(url: str) -> AsyncIterator[PostgresProxy]:
-    """Run one before the server of this URL while the block lasts."""
+    """Run a proxy in front of the server of this URL until the block ends."""
     proxy = PostgresProxy(url)
     await proxy.start()
     try:

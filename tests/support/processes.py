@@ -1,4 +1,4 @@
-"""A receiver in a process of its own, which can be killed."""
+"""A receiver in another process, which a test can kill."""
 
 import asyncio
 import os
@@ -18,8 +18,8 @@ from .waiting import PATIENCE_SECONDS, until
 
 __all__ = ["PRELUDE", "ServedProcess", "run_python", "run_to_its_end", "served_process"]
 
-# The names every script can use. `note` appends a line to a journal that outlives the process, and
-# `gate` blocks until the test opens it.
+# Names that every script can use. `note` appends a line to a journal that outlives the process,
+# and `gate` blocks until the test opens it.
 PRELUDE = """
 import asyncio, os, signal, socket, sys, threading, time
 from pathlib import Path
@@ -44,52 +44,55 @@ async def gate(name):
 def serve(app):
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
-    config = uvicorn.Config(app, lifespan="on", access_log=False)
-    uvicorn.Server(config).run(sockets=[listener])
+    config = uvicorn.Config(app, ws="none", lifespan="on", access_log=False)
+    server = uvicorn.Server(config)
+    server.run(sockets=[listener])
+    if not server.started:  # older servers leave this to uvicorn.run
+        sys.exit(3)
 """
 
 
 @dataclass
 class ServedProcess:
-    """A running server process and the files it talks to its test with."""
+    """A running server process, and the files through which it talks to its test."""
 
     here: Path
     process: subprocess.Popen[str]
     sender: HttpSender
 
     def journal(self) -> list[str]:
-        """Return the lines that this and earlier processes have noted."""
+        """Return the lines that this process and earlier processes have noted."""
         path = self.here / "journal"
         return path.read_text().splitlines() if path.exists() else []
 
     def open(self, gate: str) -> None:
-        """Let a handler that waits at a gate go on."""
+        """Let a handler that waits at a gate continue."""
         (self.here / gate).touch()
 
     async def noted(self, line: str, *, times: int = 1) -> None:
-        """Return once a line has been noted so many times."""
+        """Return once a line has been noted this many times."""
         await until(
             lambda: self.journal().count(line) >= times, what=f"{line!r} in {self.journal()}"
         )
 
     async def kill(self) -> None:
-        """End it without warning, as the kernel does when memory is short."""
+        """Kill the process without warning, like the kernel when memory is short."""
         self.process.kill()
         assert await self.ended() == -signal.SIGKILL
 
     async def terminate(self) -> int:
-        """Ask it to end, as an orchestrator does, and return its exit status."""
+        """Ask the process to end, and return its exit status."""
         self.process.terminate()
         return await self.ended()
 
     async def ended(self) -> int:
-        """Return the exit status once it has ended."""
+        """Wait for the end of the process, and return its exit status."""
         return await asyncio.to_thread(self.process.wait, PATIENCE_SECONDS)
 
 
 @asynccontextmanager
 async def served_process(here: Path, script: str, secret: str) -> AsyncIterator[ServedProcess]:
-    """Run a script that calls ``serve(app)`` in a process of its own, until the block ends."""
+    """Run a script that calls ``serve(app)`` in another process until the block ends."""
     with _started(here, script, secret) as process:
         try:
             assert process.stdout is not None
@@ -104,7 +107,7 @@ async def served_process(here: Path, script: str, secret: str) -> AsyncIterator[
 
 
 async def run_to_its_end(here: Path, script: str, secret: str) -> tuple[int, str]:
-    """Run a script and return its exit status and what it wrote to stderr."""
+    """Run a script; return its exit status and what it wrote to stderr."""
     with _started(here, script, secret) as process:
         try:
             await asyncio.to_thread(process.communicate, timeout=PATIENCE_SECONDS)
@@ -114,7 +117,7 @@ async def run_to_its_end(here: Path, script: str, secret: str) -> tuple[int, str
 
 
 def run_python(code: str) -> str:
-    """Return what a process prints that ends by itself and well."""
+    """Run a program that must succeed, and return what it prints."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         check=True,

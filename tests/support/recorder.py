@@ -1,4 +1,4 @@
-"""A receiver that writes down what arrives and answers what it is told to."""
+"""A receiver that records requests, and gives the answers that a test chooses."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ __all__ = ["Answers", "Received", "Recorder", "add_endpoint", "answering", "tick
 
 @dataclass(frozen=True)
 class Received:
-    """One request as it arrived; without its body's end where the connection broke."""
+    """A request as it arrived; if the connection broke, the end of the body is missing."""
 
     at: float
     path: str
@@ -47,7 +47,7 @@ Answers: TypeAlias = Callable[[Received], int]
 
 
 def answering(*statuses: int) -> Answers:
-    """Return what answers one status after the other, and the last one from then on."""
+    """Return a function that answers these statuses in order, then repeats the last one."""
     left = list(statuses)
 
     def answer(_: Received) -> int:
@@ -57,12 +57,12 @@ def answering(*statuses: int) -> Answers:
 
 
 class Recorder:
-    """An ASGI application.
+    """An ASGI application that records requests.
 
     Attributes:
-        received: every request, whole or broken off, in the order in which its body ended.
-        answer: gives the status to answer with.
-        most_at_once: how many requests were in progress at the same time, at the most.
+        received: every request, also a broken one, in the order in which the bodies ended.
+        answer: returns the status of the next answer.
+        most_at_once: the largest number of requests in progress at the same time.
 
     """
 
@@ -98,7 +98,7 @@ class Recorder:
         body, message = b"", await receive()
         body += message.get("body", b"")
         while message.get("more_body", False):
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # a long body must not keep other tasks from running
             message = await receive()
             body += message.get("body", b"")
         is_complete = message["type"] != "http.disconnect"
@@ -123,7 +123,7 @@ def add_endpoint(
 
 
 def ticking(answer: Answers, *moves: Callable[[], object]) -> Answers:
-    """Return the same answers, with something done before each of the first."""
+    """Return the same answers, but call one of these functions, in order, before each answer."""
     left = list(moves)
 
     def moved(one: Received) -> int:

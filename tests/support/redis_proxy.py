@@ -1,4 +1,4 @@
-"""A network between a client and a server that is slow, or swallows bytes, on demand."""
+"""A slow or lossy network between a client and a server, on demand."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["Proxy", "proxy_to"]
 
 
 class Proxy:
-    """Passes bytes on, unless it was told otherwise.
+    """Passes bytes on until a test begins a fault.
 
     Attributes:
-        port: where it listens.
-        connections: how many were accepted.
+        port: the port at which the proxy listens.
+        connections: how many connections the proxy has accepted.
 
     """
 
@@ -40,46 +40,46 @@ class Proxy:
         return f"redis://127.0.0.1:{self.port}"
 
     def lose_the_reply_to(self, command: bytes) -> None:
-        """Break the connection once: when the server answers a request with such bytes in it."""
+        """Break the connection once, when the server answers a request with these bytes."""
         self._swallow = command
 
     def delay(self, command: bytes) -> None:
-        """Hold back, once, a request with such bytes in it, and what follows on its connection.
+        """Hold back a request that contains these bytes, and everything after it on its connection.
 
-        It arrives at ``release``, also if the client has closed the connection by then.
+        The request reaches the server at ``release``, even if the client has closed the connection.
         """
         self._late = command
 
     def release(self) -> None:
-        """Let what was held back arrive."""
+        """Pass on the held request."""
         self._is_released.set()
 
     def slow_down(self, bytes_per_second: float) -> None:
-        """Let replies through no faster than this."""
+        """Limit the speed at which replies are passed on."""
         self._bytes_per_second = bytes_per_second
 
     def lead_to(self, target: int) -> None:
-        """Take new connections to another port; those that are open stay where they are."""
+        """Connect new connections to another port; open connections stay."""
         self._target = target
 
     def swallow_everything(self) -> None:
-        """Accept connections and answer nothing from now on."""
+        """Accept connections, but drop every byte that clients send."""
         self._is_hole = True
 
     def hide(self, command: bytes, *, after: int = 0) -> None:
-        """Swallow all requests with such bytes in them from now on, but for the next few."""
+        """Drop each request that contains these bytes, except the first ``after`` requests."""
         self._hidden, self._unhidden = command, after
 
     def mute(self, command: bytes, *, after: int = 0) -> None:
-        """Swallow all replies to requests with such bytes from now on, but for the next few."""
+        """Drop each reply to a request with these bytes, except the first ``after`` replies."""
         self._muted, self._unmuted = command, after
 
     def lag(self, command: bytes, seconds: float) -> None:
-        """Hold back all replies to requests with such bytes for so long from now on."""
+        """Delay each later reply to a request with these bytes."""
         self._lagging = command, seconds
 
     def recover(self) -> None:
-        """Break what is open, and pass everything on again."""
+        """Close open connections, and pass everything on again."""
         self._is_hole = False
         self._hidden = self._muted = None
         self.break_connections()

@@ -1,4 +1,4 @@
-"""Redis and Valkey servers that tests start for themselves, and what must not be left in them."""
+"""Redis and Valkey servers for tests, and a check of the keys that are left in them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +33,27 @@ __all__ = [
 
 VALKEY_SERVER = str(_binary.get_binary_path())
 REDIS_SERVER = shutil.which("redis-server")
-"""Of the distribution, where it is installed."""
+"""The Redis of the Linux distribution; None if it is not installed."""
 
 _SLOTS = 16_384
 
-# Not the shared generator: it draws the same ports in every process of a test run.
+_NAMELESS: dict[str, Any] = (
+    {"driver_info": None}
+    if "driver_info" in signature(redis.Redis).parameters
+    else {"lib_name": None, "lib_version": None}
+)
+"""Keeps redis-py, new or old, from sending commands that a test did not ask for."""
+
+# The shared generator has the same seed in every process of a test run, so it would choose the same
+# ports there.
 _chance = random.SystemRandom()
 
 
 def free_port() -> int:
-    """Return a port that is free now, and so is the port of its cluster bus, 10,000 above.
+    """Return a free port whose cluster bus port, 10,000 above, is free as well.
 
-    Both lie below the ports that the system gives to connections: one of those may be taken by the
-    time the server begins to listen.
+    Both lie below the ports that the system gives to connections, because a connection could take
+    such a port before the server begins to listen.
     """
     while True:
         port = _chance.randrange(12_000, 22_000)
@@ -56,7 +65,7 @@ def free_port() -> int:
 
 @dataclass
 class RedisServer:
-    """A server process of a test."""
+    """A running server."""
 
     binary: str
     port: int
@@ -69,13 +78,13 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}"
 
     def client(self) -> redis.Redis:
-        """Return a client for the test's own questions; use it in a with statement."""
+        """Return a client for the test's own commands; use it in a with statement."""
         return redis.Redis(
-            host="127.0.0.1", port=self.port, protocol=2, socket_timeout=10, driver_info=None
+            host="127.0.0.1", port=self.port, protocol=2, socket_timeout=10, **_NAMELESS
         )
 
     def start(self) -> None:
-        """Start it and return when it answers."""
+        """Start the server, and return when it answers."""
         with (self.folder / f"log-{self.port}").open("ab") as log:
             self.process = subprocess.Popen(
                 [self.binary, *self.options],
@@ -95,14 +104,14 @@ class RedisServer:
                 time.sleep(0.01)
 
     def kill(self) -> None:
-        """End it without warning."""
+        """Kill the server without warning."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
     def flush(self) -> None:
-        """Forget all keys."""
+        """Delete all keys."""
         with self.client() as client:
             client.flushall()
 
@@ -117,7 +126,7 @@ class RedisServer:
 def redis_server(
     *options: str, binary: str = VALKEY_SERVER, append_only: bool = False, port: int | None = None
 ) -> Iterator[RedisServer]:
-    """Run a server on a free port until the block ends; nothing of it is kept unless asked for."""
+    """Run a server on a free port until the block ends; by default it keeps no data."""
     port = port or free_port()
     with tempfile.TemporaryDirectory(prefix="hookonce-redis-") as folder:
         server = RedisServer(
@@ -140,7 +149,7 @@ def redis_server(
 
 @contextmanager
 def valkey_cluster(nodes: int = 1) -> Iterator[list[RedisServer]]:
-    """Run a cluster of masters that divide the slots among them."""
+    """Run a cluster of masters that share the slots."""
     with _many(nodes, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000") as servers:
         share = _SLOTS // nodes
         for number, server in enumerate(servers):
@@ -169,7 +178,7 @@ def _members(answer: Any) -> list[str]:
 def _raw(client: redis.Redis, *command: str) -> bytes:
     connection = client.connection_pool.get_connection()
     try:
-        connection.send_command(*command)  # type: ignore[no-untyped-call]  # redis-py
+        connection.send_command(*command)  # type: ignore[no-untyped-call]  # redis-py has no annotation
         reply = connection.read_response()
         assert isinstance(reply, bytes)
         return reply
@@ -188,7 +197,7 @@ def _many(count: int, *options: str) -> Iterator[list[RedisServer]]:
 
 @contextmanager
 def sentinel(master: RedisServer, *, name: str = "hooks") -> Iterator[RedisServer]:
-    """Run one sentinel that alone decides about the failover of a master."""
+    """Run one sentinel that decides alone about the failover of a master."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="hookonce-sentinel-") as folder:
         configuration = Path(folder) / "sentinel.conf"
@@ -208,12 +217,12 @@ def sentinel(master: RedisServer, *, name: str = "hooks") -> Iterator[RedisServe
 
 
 def leaked_keys(client: redis.Redis, prefix: str = "hookonce") -> set[str]:
-    """Return keys that nothing will ever remove: without an expiry, a dead letter or an entry.
+    """Return keys that never expire, and that belong to no dead letter and no inbox entry.
 
-    Indexes may name no record that does not exist.
+    An index that names a missing record counts as such a key.
     """
     found: list[bytes] = list(client.scan_iter(f"{{{prefix}:*}}:*"))
-    # The key of a gate may be any text that JSON can hold.
+    # The key of a key lock may be any text in JSON.
     names = {name.decode("utf-8", "surrogatepass"): client.pttl(name) for name in found}
     leaked = set()
     for name, left in names.items():
@@ -223,7 +232,9 @@ def leaked_keys(client: redis.Redis, prefix: str = "hookonce") -> set[str]:
         if left != -1:
             continue
         match kind:
-            case "i" | "l" | "m":  # m: the format of the records, which lasts as long as the shard
+            # m: the format number, which lasts as long as the shard
+            # hr: the last batch of replays of each handler
+            case "i" | "l" | "m" | "hr":
                 continue
             case "a":
                 is_owned = f"{base}:i:{key}" in names or f"{base}:l:{key}" in names

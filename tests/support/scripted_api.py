@@ -1,4 +1,4 @@
-"""A server that answers what it was told to, and remembers what it was asked, byte for byte."""
+"""A server that gives scripted answers, and records its requests byte for byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["BREAK", "HANG", "Asked", "Said", "ScriptedApi", "scripted_api"]
 
 
 class Asked(NamedTuple):
-    """A request as it came."""
+    """A request, byte for byte."""
 
     method: str
     target: str
@@ -50,10 +50,10 @@ HANG = Said(-1, {}, b"")
 
 @dataclass
 class ScriptedApi:
-    """What is asked, and what is answered in turn; the last answer is repeated.
+    """The requests, and the answers in order; the last answer is repeated.
 
     Attributes:
-        respond: answers instead, if it is given.
+        respond: if given, a function that answers instead of the script.
 
     """
 
@@ -65,12 +65,12 @@ class ScriptedApi:
     def say(
         self, status: int, body: Any = None, *, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Answer this next; what is not bytes goes out as JSON."""
+        """Give this answer next; convert a body that is not bytes to JSON."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.answers.append(Said(status, headers or {}, content))
 
     def refuse(self, status: int, code: str, kind: str, **headers: str) -> None:
-        """Answer an error of the interface next."""
+        """Answer next with an error of the interface."""
         error = {"code": code, "kind": kind, "message": "It is refused."}
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.say(status, {"error": error}, headers=named)
@@ -108,7 +108,7 @@ class ScriptedApi:
 
 @asynccontextmanager
 async def scripted_api() -> AsyncIterator[ScriptedApi]:
-    """Give a server on a free port of this machine."""
+    """Run a server on a free port of this machine until the block ends."""
     api = ScriptedApi()
     tasks: set[asyncio.Task[None]] = set()
 

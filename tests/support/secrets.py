@@ -1,4 +1,4 @@
-"""A provider of secrets that somebody changes while the program runs."""
+"""A provider of secrets that change while the program runs."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ __all__ = ["ChangingSecrets"]
 
 
 class ChangingSecrets:
-    """Gives what ``secrets`` is at the moment."""
+    """Returns the current value of ``secrets``."""
 
     def __init__(self, *secrets: str) -> None:
         self.secrets: Sequence[str] = secrets

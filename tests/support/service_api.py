@@ -1,4 +1,4 @@
-"""Calls of the emulated service's API, in this process, and checks of what holds for each."""
+"""Calls of the emulated service's API in this process, and checks of every answer."""
 
 import json
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ _KINDS = set(get_args(get_args(get_args(ErrorKind)[0])[0]))
 async def calling(
     service: EmulatedService, key: str | None = None
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    """Give a client of the service's API; by default with a new admin key."""
+    """Yield a client of the service's API; by default it has a new admin key."""
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(service.api),
         base_url="https://service.test",
@@ -32,12 +32,12 @@ async def calling(
 
 
 def wanted(**changes: Any) -> dict[str, Any]:
-    """Return the body of a creation that is accepted, but for the changes."""
+    """Return a valid body that creates an endpoint, with these changes."""
     return {"url": PUBLIC_URL, "events": ["comment.received"], "description": "mine", **changes}
 
 
 async def create(api: httpx2.AsyncClient, **changes: Any) -> dict[str, Any]:
-    """Create an endpoint and return it."""
+    """Create an endpoint, and return it."""
     response = await api.post("/v1/webhooks", json=wanted(**changes))
     assert response.status_code == 201, response.text
     data: dict[str, Any] = response.json()["data"]
@@ -45,7 +45,7 @@ async def create(api: httpx2.AsyncClient, **changes: Any) -> dict[str, Any]:
 
 
 def checked_error(response: httpx2.Response, status: int, code: str) -> dict[str, Any]:
-    """Return the error of a failed request after checking what holds for all of them."""
+    """Check the rules that every error must follow, and return the error of a failed request."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
     body = json.loads(response.content)

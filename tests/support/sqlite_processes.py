@@ -1,4 +1,4 @@
-"""Processes of their own on a SQLite file, and the state they leave it in."""
+"""Processes that use a SQLite file, and checks of the file they leave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-import apsw
+from .sqlite_files import sqlite_connection
 
 __all__ = ["PATIENCE_SECONDS", "Child", "child", "is_sound"]
 
@@ -28,12 +28,12 @@ class Child:
         self._process, self._out, self._in = process, process.stdout, process.stdin
 
     async def line(self) -> str:
-        """Return the next line it says; empty at its end."""
+        """Return the next line that the child prints; an empty text after the child has ended."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             return (await self._out.readline()).decode().strip()
 
     async def lines(self) -> list[str]:
-        """Return all further lines, until it ends."""
+        """Return all further lines, until the process ends."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             lines = (await self._out.read()).decode().splitlines()
             await self._process.wait()
@@ -63,12 +63,12 @@ async def child(command: str, path: Path, name: str = "") -> AsyncIterator[Child
         yield running
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its forks as well
+            os.killpg(process.pid, signal.SIGKILL)  # kills the forks, too
         await running.lines()
 
 
 def is_sound(path: Path) -> bool:
-    connection = apsw.Connection(str(path))
+    connection = sqlite_connection(path)
     try:
         return bool(connection.pragma("integrity_check") == "ok")
     finally:

@@ -1,4 +1,4 @@
-"""A store that fails or hangs on demand, around a real one."""
+"""A real store that fails or hangs on demand."""
 
 import asyncio
 from collections import Counter
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class FaultyStore(Wrapped):
-    """Passes every call on to a real store, unless it was told otherwise.
+    """Passes every call on to a real store until a test begins a fault.
 
     Attributes:
         calls: how often each call was begun.
@@ -45,4 +45,4 @@ class FaultyStore(Wrapped):
 
 
 class FaultyInboxStore(FaultyStore, WrappedInbox):
-    """The same around a store with an inbox."""
+    """A `FaultyStore` with an inbox."""

@@ -1,10 +1,11 @@
-"""Which tests a run takes, in which order, and what it says at its end.
+"""The selection and the order of tests, and the text at the end of a run.
 
-A run without ``-m`` leaves out what is marked ``full``, and of a large parametrised test marked
-``sample`` all but some cases drawn by the seed; with ``of="file"`` so of the tests of a file. A
-test that is named with ``::`` is always run.
-``-m full`` runs the rest. The order and the samples come from pytest-randomly's seed, which is
-printed at the head of the run: ``--randomly-seed=…`` repeats it.
+A run without ``-m`` leaves out the tests that are marked ``full``. If a large parametrised test is
+marked ``sample``, the run chooses some of its cases at random, and leaves out the others. With
+``of="file"`` it chooses from all tests of the file. A test that is named with ``::`` always runs.
+``-m full`` runs the tests that were left out. If a test is marked ``full(…, draw=8)``, it runs only
+8 of the cases; the other cases run with ``-m "full or undrawn"``. The order and the chosen cases
+depend on pytest-randomly's seed, which the run prints first: ``--randomly-seed=…`` repeats them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import gc
 import os
 import random
 import sys
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import strategies as st
 
 __all__ = [
     "UNMARKED_CPU_SECONDS",
@@ -31,10 +34,11 @@ __all__ = [
     "pytest_runtest_protocol",
     "pytest_terminal_summary",
     "pytest_xdist_auto_num_workers",
+    "pytest_xdist_setupnodes",
 ]
 
 UNMARKED_CPU_SECONDS = 2.0
-"""What a test may cost before it has to be marked ``full``, or ``costs``."""
+"""A test that costs more must be marked ``full`` or ``costs``."""
 
 _CORES = len(os.sched_getaffinity(0))
 _COSTS = pytest.StashKey[tuple[float, float]]()
@@ -52,33 +56,49 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    pytest.register_assert_rewrite("hookonce.stores.contract")  # a failed rule shows its values
-    # Without byte code on the disk each of the processes that tests start compiles hookonce anew.
+    pytest.register_assert_rewrite("hookonce.stores.contract")  # to show the values of failed rules
+    # Write byte code: without it, each process that a test starts compiles hookonce again.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    gc.disable()  # until the tests are collected: they are all kept, so there is nothing to find
+    # Do not use the file of certificates: each HTTP client would parse all of it. A client reads
+    # the folder of certificates only for HTTPS.
+    if os.environ.get("SSL_CERT_DIR"):
+        os.environ.pop("SSL_CERT_FILE", None)
+    # Garbage collection would free nothing while pytest collects tests, because pytest keeps all
+    # new objects.
+    gc.disable()
     for line in (
-        "full(cost): runs only with -m full, or when it is named; says what it costs",
+        "full(cost, draw=None): runs only with -m full, or if named; draw=8 runs 8 of its cases",
+        "undrawn: runs only with -m undrawn, or when it is named",
         "costs(cost): runs always, though it costs that",
-        "sample(count, of='test'): so many of its cases, or, of='file', of its tests",
+        "sample(count, of='test'): runs only this many cases of the test, or tests of the file",
     ):
         config.addinivalue_line("markers", line)
 
 
-@pytest.hookimpl(optionalhook=True)  # without xdist there is nobody to ask
+@pytest.hookimpl(optionalhook=True)  # without xdist there is no such setting
 def pytest_xdist_auto_num_workers() -> int:
-    """Two processes for each core: many tests wait for others, which costs no processor time."""
-    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or 2 * _CORES)
+    """Run more processes than there are cores, because many tests wait for other processes."""
+    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or 2 * _CORES + 1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Let Hypothesis write its table of UTF-8 once, while the other processes collect tests.
+
+    In a new checkout each process would compute it, which takes one and a half seconds.
+    """
+    threading.Thread(target=st.text().validate, daemon=True).start()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Let each process of xdist begin with another folder of the suite.
+    """Let each process of xdist collect a different folder of the suite first.
 
-    Pytest rewrites the asserts of a file that has changed, which takes as long as everything else
-    before the first test. So each process does it for a part, and finds what the others have done.
+    Pytest rewrites the asserts of each file that has changed, which takes long. So each process
+    rewrites some of the files, and then uses the results of the other processes.
     """
     report = yield
     worker = getattr(collector.config, "workerinput", None)
@@ -89,48 +109,62 @@ def pytest_make_collect_report(
     return report
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m is applied, which has to find the marks
+@pytest.hookimpl(tryfirst=True)  # before pytest applies -m, which needs the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.path)  # xdist wants one order of all its processes
+        items.sort(key=lambda item: item.path)  # xdist wants the same order in all its processes
     _draw_samples(config, items)
-    if config.option.markexpr:
+    wanted = config.option.markexpr
+    left_out_mark = "undrawn" if wanted else "full"
+    if left_out_mark in wanted:
         return
     named = [argument for argument in config.args if "::" in argument]
     taken, left_out = list[pytest.Item](), list[pytest.Item]()
     for item in items:
-        is_rest = item.get_closest_marker("full") and not any(_is_named(item, one) for one in named)
-        (left_out if is_rest else taken).append(item)
+        is_marked = item.get_closest_marker(left_out_mark)
+        is_left_out = is_marked and not any(_is_named(item, one) for one in named)
+        (left_out if is_left_out else taken).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = taken
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # a collection within a test looks at what that test has made
+    # Hypothesis asks the garbage collector for the objects that refer to its source of random
+    # numbers, and warns if it finds none. On Python 3.15, freezing would hide these objects.
+    if sys.version_info < (3, 15):
+        gc.freeze()  # later collections then check only objects of the tests
     gc.enable()
 
 
 def _draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark ``full`` what is not drawn of each test, and of each file, that is sampled."""
-    seed = getattr(config.option, "randomly_seed", 0)  # 0 with -p no:randomly
-    cases: dict[str, list[pytest.Item]] = defaultdict(list)
-    counts: dict[str, int] = {}
+    """Mark the cases that this run leaves out: as ``full``, or as ``undrawn`` in a full run."""
+    seed = getattr(config.option, "randomly_seed", 0)  # the seed is 0 with -p no:randomly
+    cases: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
+    counts: dict[tuple[str, str], int] = {}
     for item in items:
-        mark = item.get_closest_marker("sample")
-        if mark and not item.get_closest_marker("full"):
-            whole = "::" if mark.kwargs == {"of": "file"} else "["
-            test = item.nodeid.partition(whole)[0]
-            cases[test].append(item)
-            [counts[test]] = mark.args
-    for test, found in cases.items():
-        # By name, not by place: the order is shuffled, and a part of the suite draws as the whole.
+        full, sample = item.get_closest_marker("full"), item.get_closest_marker("sample")
+        if full:
+            count, whole, left_out_mark = full.kwargs.get("draw"), "[", "undrawn"
+        elif sample:
+            count, whole = sample.args[0], "::" if sample.kwargs == {"of": "file"} else "["
+            left_out_mark = "full"
+        else:
+            continue
+        if count is not None:
+            drawn_from = item.nodeid.partition(whole)[0], left_out_mark
+            cases[drawn_from].append(item)
+            counts[drawn_from] = count
+    for drawn_from, found in cases.items():
+        test, left_out_mark = drawn_from
+        # Sort the names before the choice, because the order of tests is random. A run of only some
+        # tests must choose the same cases.
         found.sort(key=lambda item: item.nodeid)
         draw = random.Random(f"{seed} {test}")
-        drawn = set(draw.sample(found, min(counts[test], len(found))))
+        drawn = set(draw.sample(found, min(counts[drawn_from], len(found))))
         for item in found:
             if item not in drawn:
-                item.add_marker(pytest.mark.full("not drawn by this run's seed"))
+                item.add_marker(getattr(pytest.mark, left_out_mark)("not drawn by this run's seed"))
 
 
 def _is_named(item: pytest.Item, argument: str) -> bool:
@@ -141,7 +175,7 @@ def _is_named(item: pytest.Item, argument: str) -> bool:
 
 
 def _cpu_seconds() -> float:
-    """Return what this process has used, with those of its children that have ended."""
+    """Return the processor time of this process, and of its children that have ended."""
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system
 
@@ -159,15 +193,16 @@ def pytest_runtest_protocol(
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Hand on what a test has cost, from the beginning of its setup to the end of its teardown."""
+    """Report the cost of a test, from the beginning of its setup to the end of its teardown."""
     report = yield
-    # With the last test end the servers that all have shared, and what these have used.
+    # The last test also ends the shared servers, and only then is their processor time counted.
     if call.when != "teardown" or not item.stash[_IS_LAST]:
         item.stash[_SPENT] = _cpu_seconds()
     if call.when == "teardown":
         cpu, began = item.stash[_COSTS]
         seconds = time.perf_counter() - began
-        # So does a server that the tests of a file shared; no test uses more than there is.
+        # The processor time includes shared servers, which other tests have used. So limit the cost
+        # to the time that all processors have during the test.
         cost = (min(item.stash[_SPENT] - cpu, seconds * _CORES), seconds)
         is_marked = any(item.get_closest_marker(name) for name in ("full", "costs"))
         report.user_properties.append(("cost", (*cost, is_marked)))
@@ -201,10 +236,11 @@ def pytest_terminal_summary(
 
 
 def _say_what_was_skipped(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say each reason once, and for how many tests."""
+    """Say in one line how many tests were skipped, and each reason once with its count."""
     reasons = Counter(
         report.longrepr[2].removeprefix("Skipped: ")
         for report in terminalreporter.stats.get("skipped", ())
     )
-    for reason, count in reasons.most_common():
-        terminalreporter.write_line(f"skipped {count}: {reason}")
+    if reasons:
+        counted = " | ".join(f"{count} because {why}" for why, count in reasons.most_common())
+        terminalreporter.write_line(f"skipped {reasons.total()}: {counted}")

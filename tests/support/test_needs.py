@@ -1,4 +1,4 @@
-"""What a machine lacks is a skip that says how to get it, but not where a change is checked."""
+"""If a requirement is missing, the skip says how to install it; in CI the test fails."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which tests a run takes, and what it says at its end."""
+"""The tests that a run selects, and the text at the end of the run."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ ALONE = ("-p", "support.suite", "-p", "pytest_randomly", "-p", "no:cacheprovider
 
 @pytest.fixture(autouse=True)
 def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spare a run within a run what all that is installed costs at its start."""
+    """Keep an inner run from loading other installed plugins, which would slow its start."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
@@ -36,7 +36,7 @@ def names(pytester: pytest.Pytester) -> "Names":
 
 
 class Names:
-    """The tests that a run takes with these arguments."""
+    """Returns the names of the tests that an inner run selects with these arguments."""
 
     def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester
@@ -63,6 +63,27 @@ def test_the_full_run_takes_the_rest(names: Names) -> None:
     assert "test_long" in rest
 
 
+def test_the_full_run_draws_cases_too_and_leaves_the_others_to_a_mark_of_their_own(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import pytest
+
+        @pytest.mark.full("an hour each", draw=3)
+        @pytest.mark.parametrize("n", range(20))
+        def test_long(n): pass
+        """
+    )
+    run = Names(pytester)
+    assert not run("--randomly-seed=7")
+    full, undrawn = (run("--randomly-seed=7", "-m", mark) for mark in ("full", "undrawn"))
+    assert (len(full), len(undrawn), len(full | undrawn)) == (3, 17, 20)
+    assert run("--randomly-seed=8", "-m", "full") != full
+    assert len(run("--randomly-seed=7", "-m", "full or undrawn")) == 20
+    assert len(run("test_it.py::test_long")) == 20
+
+
 def test_a_seed_draws_the_same_and_another_seed_others(names: Names) -> None:
     runs = [frozenset(names(f"--randomly-seed={seed}")) for seed in (1, 1, 2, 3, 4)]
     assert runs[0] == runs[1]
@@ -79,7 +100,7 @@ def test_of_a_file_that_is_sampled_so_many_tests_run_beside_what_has_a_mark_of_i
 ) -> None:
     mark = '\n\npytestmark = pytest.mark.sample(5, of="file")'
     single = "".join(f"\n\ndef test_{n}(): pass" for n in range(10))
-    pytester.makepyfile(test_it=f"{TESTS}{mark}{single}")  # ten more and test_short
+    pytester.makepyfile(test_it=f"{TESTS}{mark}{single}")  # test_short is in this file, too
     run = Names(pytester)
     drawn, rest = run("--randomly-seed=7"), run("--randomly-seed=7", "-m", "full")
     assert sum("[" not in name for name in drawn) == 5
@@ -89,24 +110,29 @@ def test_of_a_file_that_is_sampled_so_many_tests_run_beside_what_has_a_mark_of_i
     assert len(drawn | rest) == 32
 
 
-def test_what_is_named_is_run_whatever_its_mark(names: Names) -> None:
+def test_a_test_that_is_named_runs_whatever_its_mark(names: Names) -> None:
     assert names("test_it.py::test_long") == {"test_long"}
     assert len(names("test_it.py::test_many")) == 20
     assert names("test_it.py::test_many[5]") == {"test_many[5]"}
 
 
-def test_a_reason_to_skip_is_said_once_with_how_often(pytester: pytest.Pytester) -> None:
+def test_one_line_says_what_was_skipped_and_why(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest
 
         @pytest.mark.parametrize("n", range(3))
         def test_it(n):
-            pytest.skip("no moon; to enable: wait for the night")
+            pytest.skip("there is no moon; to enable: wait for the night")
+
+        @pytest.mark.skip("it is Monday")
+        def test_other():
+            pass
         """
     )
     run = pytester.runpytest_inprocess(*ALONE)
-    run.stdout.fnmatch_lines(["skipped 3: no moon; to enable: wait for the night"])
+    moon = "3 because there is no moon; to enable: wait for the night"
+    run.stdout.fnmatch_lines([f"skipped 4: {moon} | 1 because it is Monday"])
     assert str(run.stdout).count("no moon") == 1
 
 

@@ -1,4 +1,8 @@
-"""A store that sees whether every watermark is recorded before what depends on it."""
+"""A store that checks that each watermark is recorded before the calls that depend on it.
+
+A watermark is the newest event of a key that has succeeded. A handler with ``latest_by`` skips
+older events.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +23,22 @@ __all__ = ["WatchingInboxStore", "WatchingStore"]
 
 T = TypeVar("T")
 
-# Where each call that records a handler's success has its names.
+# These calls record the handlers that have succeeded. The number is the argument with their names.
 _FINISHED = {"extend": 1, "release": 1, "retry": 2}
 
 
 class WatchingStore(FaultyStore):
-    """One process's store: it notes what the process says too early, and can be unreachable.
+    """One process's store, which notes calls that come too early; a test can make it unreachable.
 
     Args:
         inner: the store.
-        beside: the store of another process on the same file or memory: a watermark that one of
-            the two processes has recorded is recorded for both.
+        beside: another process's store on the same file or memory. The two processes share the
+            recorded watermarks.
 
     Attributes:
-        is_away: whether no call reaches the store.
-        loses_replies: whether calls reach it, and no reply comes back.
-        violations: what the process has said too early.
+        is_away: whether the store is unreachable.
+        loses_replies: whether calls reach the store, but no reply comes back.
+        violations: the calls that the process has made too early.
 
     """
 
@@ -48,7 +52,7 @@ class WatchingStore(FaultyStore):
         )
 
     def success(self, event: Event[Any], handler: str, key: str) -> None:
-        """Note, where a handler with ``latest_by`` ends, that it has succeeded."""
+        """Note the success of a handler with ``latest_by``, at its end."""
         self._succeeded[event.id, handler] = KeyLock("default", handler, key), watermark_of(event)
 
     def is_recorded(self, event: Event[Any], handler: str) -> bool:
@@ -90,4 +94,4 @@ class WatchingStore(FaultyStore):
 
 
 class WatchingInboxStore(WatchingStore, WrappedInbox):
-    """The same around a store with an inbox."""
+    """A `WatchingStore` with an inbox."""

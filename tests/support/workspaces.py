@@ -1,4 +1,4 @@
-"""A service with a described workspace, and a receiver that keeps every event it is sent."""
+"""A service with a workspace from a file, and a receiver that keeps all its events."""
 
 import json
 from collections.abc import AsyncIterator
@@ -20,12 +20,12 @@ __all__ = ["Bakery", "bakery", "iso"]
 
 
 class Bakery:
-    """The bakery at noon on a Saturday, with what is needed to ask and to look.
+    """The service with the workspace ``bakery``, on a Saturday at noon; sends API requests.
 
     Attributes:
-        service: the service.
-        api: a client of it, with an admin's key.
-        events: the events that its receiver was sent, oldest first.
+        service: the emulated service.
+        api: a client of the service, with an admin's key.
+        events: the events that the service has delivered, oldest first.
 
     """
 
@@ -52,7 +52,7 @@ class Bakery:
         await send({"type": "http.response.body"})
 
     def told(self) -> list[tuple[str, str]]:
-        """Return the type of each event, and the channel it is about."""
+        """Return each event's type, and its channel's id, or the data's id without a channel."""
         return [(e["type"], e["data"].get("channelId", e["data"]["id"])) for e in self.events]
 
     async def create(self, mode: str, *channels: str, **changes: Any) -> str:
@@ -71,12 +71,12 @@ class Bakery:
         return data
 
     async def states(self, post_id: str) -> tuple[str, list[str]]:
-        """Return the status of a post, and those of its targets."""
+        """Return the status of a post, and the status of each of its targets."""
         post = await self.post(post_id)
         return post["status"], [target["status"] for target in post["targets"]]
 
     async def as_role(self, role: str, method: str, path: str, body: Any = None) -> httpx2.Response:
-        """Make a call with a new key of a role."""
+        """Make a call with a new key that has this role."""
         key = self.service.new_key(role)
         response = await self.api.request(
             method, path, json=body, headers={"authorization": f"Bearer {key}"}
@@ -94,13 +94,13 @@ def _described() -> WorkspaceData:
 async def bakery(
     *, seed: int = 1, speed: float | None = None, **changes: Any
 ) -> AsyncIterator[Bakery]:
-    """Open the bakery of the exchanges, its webhooks going to a receiver of ours alone."""
+    """Open the service with the workspace ``bakery``, but without the workspace's endpoints."""
     here = Bakery(_described().model_copy(update={"webhooks": [], **changes}), seed, speed)
     async with here.service, calling(here.service) as here.api:
         yield here
 
 
 def iso(seconds_from_noon: float) -> str:
-    """Return a moment of that day as the API writes it."""
+    """Return a moment of that day in the API's format."""
     moment = datetime.fromtimestamp(NOON + seconds_from_noon, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

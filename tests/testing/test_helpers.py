@@ -18,8 +18,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from hookonce import Event, Receiver, Retry, VerificationError, verify
-from hookonce.events import EVENT_CLASSES, CommentReceived, PostTargetFailed, UnknownEvent
+from hookonce.events import EVENT_CLASSES, CommentReceived, PostTargetFailed, UnknownPublishingEvent
 from hookonce.resources import Channel, Resource
+from hookonce.senders import publishing
 from hookonce.testing import (
     Answer,
     SignedRequest,
@@ -36,7 +37,7 @@ SECRET = new_secret()
 
 
 class Script:
-    """A handler that raises its errors in order, and then succeeds."""
+    """A handler that raises the given errors, one in each run, and then succeeds."""
 
     def __init__(self, receiver: Receiver, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -49,7 +50,7 @@ class Script:
             raise self.errors.pop(0)
 
 
-# events
+# Events that tests make
 
 
 @pytest.mark.parametrize(("event_type", "event_class"), EVENT_CLASSES.items())
@@ -152,7 +153,7 @@ def test_events_of_unknown_types_and_own_classes_can_be_made() -> None:
     class Ping(Event[dict[str, int]]):
         type: Literal["ping"]
 
-    assert type(make_event("ping", data={"n": 1})) is UnknownEvent
+    assert type(make_event("ping", data={"n": 1})) is UnknownPublishingEvent
     event = make_event(Ping, data={"n": 1})
     assert (type(event), event.data) == (Ping, {"n": 1})
     with pytest.raises(TypeError):
@@ -172,12 +173,12 @@ def test_event_ids_are_new_each_time() -> None:
     assert len({new_event_id() for _ in range(100)}) == 100
 
 
-# signed requests
+# Signed requests
 
 
 def test_a_signed_request_is_genuine_for_us_and_for_the_reference_library() -> None:
     event = make_event(CommentReceived)
-    request = signed_request(event, SECRET, attempt=3, service="postline")
+    request = signed_request(event, SECRET, attempt=3, sender=publishing.with_service("postline"))
     assert verify(request.body, request.headers, SECRET).id == event.id
     standardwebhooks.Webhook(SECRET).verify(request.body, dict(request.headers))
     assert request.headers["webhook-id"] == event.id
@@ -244,7 +245,7 @@ def test_neither_secrets_nor_bodies_show_in_a_repr() -> None:
     assert "v1," not in repr(request)
 
 
-# the sender
+# `TestSender`
 
 
 @pytest.mark.anyio
@@ -359,7 +360,9 @@ async def test_a_sender_sends_to_an_application_at_its_path_and_runs_its_lifespa
     receiver = Receiver(secrets=webhook_secret, store=f"sqlite:///{tmp_path / 'hooks.db'}")
     Script(receiver)
     app = Starlette(routes=receiver.routes("/in"), lifespan=receiver.lifespan)
-    async with TestSender(app, secrets=webhook_secret, path="/in", service="postline") as sender:
+    async with TestSender(
+        app, secrets=webhook_secret, path="/in", sender=publishing.with_service("postline")
+    ) as sender:
         assert (tmp_path / "hooks.db").exists()
         (await sender.send(make_event(CommentReceived))).expect(200, "handled")
     assert not (tmp_path / "hooks.db-wal").exists(), "the store was not closed"
@@ -385,7 +388,7 @@ async def test_a_sender_takes_an_application_that_ignores_lifespans(webhook_secr
 
 @pytest.mark.anyio
 async def test_a_lifespan_that_fails_to_start_fails_the_test(webhook_secret: str) -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - of ASGI
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of ASGI
         await receive()
         await send({"type": "lifespan.startup.failed", "message": "no database"})
 
@@ -394,7 +397,7 @@ async def test_a_lifespan_that_fails_to_start_fails_the_test(webhook_secret: str
             raise AssertionError("it started")
 
 
-# answers
+# Answers to requests
 
 
 def answered(status: int, reason: str) -> Answer:
@@ -423,7 +426,7 @@ def test_an_unexpected_answer_fails_with_both_shown(
     assert str(caught.value) == message
 
 
-# the pytest plugin
+# The pytest plugin
 
 
 def test_the_fixture_gives_a_new_secret_that_can_be_used(webhook_secret: str) -> None:

@@ -23,6 +23,8 @@ from support.node import installed_modules, node_program
 
 from hookonce import Refusal, VerificationError, sign, verify
 
+pytestmark = pytest.mark.sample(20, of="file")
+
 NOW = 1_700_000_000
 SECRET = "whsec_" + base64.b64encode(b"the secret of these tests").decode()
 OTHER = "whsec_" + base64.b64encode(b"another secret, as long.").decode()
@@ -93,14 +95,14 @@ def test_openssl_makes_the_signature_that_we_make_and_accept(
 
 
 def reference_verdict(body: bytes, headers: dict[str, str], secret: str = SECRET) -> str:
-    """Return what the reference library does: "accepted", "refused", or the error it raises."""
+    """Return the reference library's verdict: "accepted", "refused", or the error it raises."""
     try:
         Webhook(secret).verify(body, headers)
     except WebhookVerificationError:
         return "refused"
     except json.JSONDecodeError:
-        pass  # it reads the body once it has accepted it
-    except Exception as error:  # noqa: BLE001 - that it lets others out is what is looked for
+        pass  # the library parses the body after it has accepted it
+    except Exception as error:  # noqa: BLE001 - the library may raise anything
         return type(error).__name__
     return "accepted"
 
@@ -158,7 +160,7 @@ def change(name: str, to: Callable[[str], str | None]) -> Any:
 
 STRANGER = "v1," + base64.b64encode(bytes(32)).decode()
 
-# Changes after which a delivery is still well-formed; the verdict is anybody's own to find.
+# Changes after which our code and the reference library must still give the same verdict.
 CHANGES = {
     "nothing": lambda headers, body: (headers, body),
     "body": change_body,
@@ -283,7 +285,7 @@ class Answer:
     verdict: str
 
 
-# Cases come in on standard input; the clock stands still at `now`.
+# The program reads cases from standard input; its clock always returns `now`.
 NODE_PROGRAM = """
 const { Webhook, WebhookVerificationError } = require("standardwebhooks");
 const { now, cases } = JSON.parse(require("node:fs").readFileSync(0, "utf8"));
@@ -382,7 +384,7 @@ def test_node_accepts_both_signatures_of_our_rotation_with_either_secret(
 
 
 def test_where_node_is_lenient_we_refuse(ask_node: AskNode) -> None:
-    """It reads the leading digits of a timestamp, and the first two of three parts."""
+    """Node reads only a timestamp's leading digits, and only the first two parts of an entry."""
     genuine = sign(SECRET, "evt_1", b"{}", timestamp=NOW)
     timestamps = (f"+{NOW}", f" {NOW}", f"{NOW}x", f"{NOW}.9", f"0{NOW}", f"{NOW}\n")
     spelt_anew = [

@@ -27,7 +27,7 @@ PASSWORD = "hunter2-of-redis"
 
 
 def derivatives() -> dict[str, str]:
-    """Return texts, as a repr shows them, from which the secret or a signature can be derived."""
+    """Return texts that reveal the secret or a signature, in the form that a repr shows."""
     block = KEY.ljust(64, b"\0")
     states = {
         "inner": bytes(byte ^ 0x36 for byte in block),
@@ -62,7 +62,7 @@ class Outspoken:
 
 @dataclass(frozen=True)
 class Failing:
-    """A provider that worked once, and whose repr shows its secrets."""
+    """A provider that returns its secrets only once, and whose repr shows them."""
 
     secrets: Any
     calls: list[int]
@@ -102,7 +102,7 @@ ODD: Any = "text, not bytes"
 
 
 def refused_ways() -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield every call that fails although its secrets are good."""
+    """Yield every call that fails although its secrets are valid."""
     forms: dict[str, Any] = {
         "one": SECRET,
         "several": [STRANGER.replace("b", "B"), SECRET],
@@ -149,7 +149,7 @@ def unusable_ways() -> Iterator[tuple[str, Callable[[], object]]]:
         }
         for form, secrets in forms.items():
             if secrets in ([SECRET], {SECRET}, Outspoken([SECRET]), Outspoken({SECRET})):
-                continue  # not spoilt
+                continue  # the fault does not change this form
             for name, judge in (("verify", verify), ("unwrap", unwrap)):
                 yield (
                     f"{name} {form} {fault}",

@@ -1,4 +1,4 @@
-"""Secrets are reloaded when a file changes; a bad change never loses the good ones."""
+"""Secrets are loaded again when a file changes; a bad change never loses the good secrets."""
 
 import base64
 import logging
@@ -30,7 +30,7 @@ BODY = b"{}"
 BY_OLD, BY_NEW = (sign(secret, "evt_1", BODY, timestamp=NOW) for secret in (OLD, NEW))
 
 
-def test_what_a_provider_raises_is_said_without_its_words() -> None:
+def test_an_error_of_a_provider_is_reported_without_its_message() -> None:
     class Vault:
         def current(self) -> tuple[str, ...]:
             raise ConnectionError(f"no answer for {NEW}")
@@ -71,7 +71,7 @@ assert FileSecrets(path).current()[0] == secret
 
 @pytest.mark.parametrize("comment", ["# clés de production", "# Schlüssel", "# 鍵"])
 def test_a_file_of_secrets_is_utf_8_whatever_the_locale_is(tmp_path: Path, comment: str) -> None:
-    """Use an ASCII locale, and make a missing encoding an error."""
+    """Run Python with an ASCII locale; opening a file without an encoding raises an error."""
     file = tmp_path / "secrets"
     file.write_text(f"{comment}\n{OLD}\n", "utf-8")
     flags = ["-X", "utf8=0", "-X", "warn_default_encoding", "-W", "error::EncodingWarning"]
@@ -85,7 +85,7 @@ def test_a_file_of_secrets_is_utf_8_whatever_the_locale_is(tmp_path: Path, comme
     assert file.read_text("utf-8") == f"{NEW}\n{comment}\n{OLD}\n"
 
 
-# The environment
+# Secrets in the environment
 
 
 @pytest.mark.parametrize("variable", ["HOOKONCE_SECRETS", "MY_OWN"])
@@ -120,11 +120,11 @@ def test_a_variable_with_one_bad_secret_is_an_error_that_shows_none(
     assert not leaked(str(caught.value))
 
 
-# Files
+# Secrets in files
 
 
 def leaked(text: str) -> list[str]:
-    """Return each part of a secret that a text shows: its base64, or any eight characters of it."""
+    """Return each part of a secret in a text: its base64, or any eight characters of it."""
     cores = [secret.removeprefix("whsec_") for secret in (OLD, NEW, THIRD)]
     return [
         core[n : n + 8] for core in cores for n in range(len(core) - 7) if core[n : n + 8] in text
@@ -135,7 +135,7 @@ def leaked(text: str) -> list[str]:
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "secrets"
     path.write_text(f"{OLD}\n")
-    os.utime(path, (NOW, NOW))  # a clock of files ticks in milliseconds; tests are faster
+    os.utime(path, (NOW, NOW))  # tests write faster than the clock of the file system ticks
     return path
 
 
@@ -188,7 +188,7 @@ def replace(file: Path, text: str) -> None:
     os.replace(beside, file)
 
 
-def test_what_cannot_be_read_is_said_in_the_systems_words(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported_in_the_systems_words(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     with pytest.raises(SecretError, match=r"missing: No such file or directory; write"):
         FileSecrets(missing)
@@ -211,7 +211,7 @@ def test_a_change_is_said_with_how_many_secrets_there_are(
 
 
 def replace_by_a_twin(file: Path, text: str) -> None:
-    """Replace the file by one of the same size and the same modification time."""
+    """Replace the file by another file of the same size and the same modification time."""
     before = file.stat()
     beside = file.with_name("beside")
     beside.write_text(text)
@@ -248,7 +248,7 @@ def test_a_change_is_seen_at_the_next_delivery(
 
 
 def test_the_swap_of_a_mounted_kubernetes_secret_is_seen(tmp_path: Path) -> None:
-    """kubelet writes a new directory, points a new link at it and renames that over ..data."""
+    """kubelet writes a new directory, points a new link at it, and renames the link to ..data."""
     mount = tmp_path / "mount"
     mount.mkdir()
 
@@ -263,13 +263,13 @@ def test_the_swap_of_a_mounted_kubernetes_secret_is_seen(tmp_path: Path) -> None
     (mount / "secrets").symlink_to("..data/secrets")
     verifier = Verifier(FileSecrets(mount / "secrets"))
     assert verifier.verify(BODY, BY_OLD, now=NOW).secret_index == 0
-    project("..2026_02", NEW)  # of the same size and time as the old one
+    project("..2026_02", NEW)  # the new file has the size and time of the old file
     (mount / "..2026_01" / "secrets").unlink()
     (mount / "..2026_01").rmdir()
     assert verifier.verify(BODY, BY_NEW, now=NOW).secret_index == 0
 
 
-# Bad changes
+# Changes that make a file unusable
 
 
 def delete(file: Path) -> None:
@@ -426,7 +426,7 @@ def no_more_open_files() -> Iterator[None]:
 def test_a_new_file_that_could_not_be_read_for_a_moment_is_tried_again(
     file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process at its limit of open files must not miss a rotation for good."""
+    """A process that has no free file descriptor for a moment must still notice the rotation."""
     verifier = Verifier(FileSecrets(file))
     replace(file, f"{NEW}\n{OLD}\n")
     with no_more_open_files():

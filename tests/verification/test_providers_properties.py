@@ -1,4 +1,4 @@
-"""For any content of the file, the last usable secrets are in force."""
+"""Whatever a file contains, the last usable secrets stay in force."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ junk_files = st.text(st.characters(codec="utf-8"), max_size=30)
 
 
 def usable(content: str) -> tuple[str, ...] | None:
-    """Return the secrets of a file, or None if one of them, or all, cannot be used."""
+    """Return the secrets of a file; None if a secret cannot be used, or if there is none."""
     lines = (line.strip() for line in content.splitlines())
     secrets = tuple(line for line in lines if line and not line.startswith("#"))
     try:

@@ -58,7 +58,7 @@ def test_white_space_around_and_a_missing_prefix_are_forgiven(
 
 @given(st.binary(min_size=16, max_size=200))
 @example(b"\xff" * 24)  # encoded as "////", which no other alphabet has
-@example(b"\xfb\xef\xbe" * 8)  # "++++"
+@example(b"\xfb\xef\xbe" * 8)  # encoded as "++++"
 def test_the_key_is_the_standard_base64_after_the_prefix(key: bytes) -> None:
     encoded = base64.b64encode(key).decode()
     assert decode_secret(f"whsec_{encoded}") == key
@@ -211,7 +211,7 @@ URL_SAFE = "it has '-' or '_', the URL-safe alphabet, or a prefix that is not 'w
         (3, "secrets must be text such as 'whsec_…', not int"),
     ],
 )
-def test_what_is_wrong_with_a_secret_is_said_with_what_to_do(secret: Any, text: str) -> None:
+def test_an_error_says_what_is_wrong_with_a_secret_and_what_to_do(secret: Any, text: str) -> None:
     with pytest.raises(SecretError) as caught:
         verify(b"", {}, secret)
     assert str(caught.value) == text
@@ -298,7 +298,7 @@ def everything_shown_by(error: SecretError) -> str:
 def spoil(secret: str) -> dict[str, str]:
     core = secret.removeprefix("whsec_")
     return {
-        "public key": f"whpk_{core}",
+        "public key": f"whpk_{core}{core}",  # has more than 32 bytes, so it is never a genuine key
         "private key": f"whsk_{core}",
         "version before": f"v1,{secret}",
         "cut": secret.rstrip("=")[:-1] if len(core.rstrip("=")) % 4 == 0 else secret.rstrip("="),
@@ -346,7 +346,7 @@ def test_a_text_is_a_secret_exactly_when_it_is_enough_standard_base64_and_else_a
     encoded = text.strip().removeprefix("whsec_")
     digits = r"[A-Za-z0-9+/]"
     standard = re.fullmatch(rf"({digits}{{4}})*({digits}{{2}}==|{digits}{{3}}=)?", encoded)
-    least = 22 if text.strip().startswith("whsec_") else 32  # 16 bytes, and 24
+    least = 22 if text.strip().startswith("whsec_") else 32  # digits for 16 bytes, or for 24
     assert accepted is bool(standard and len(encoded.rstrip("=")) >= least)
 
 
@@ -381,7 +381,7 @@ def test_a_new_secret_is_32_random_bytes_in_the_standard_spelling() -> None:
         (" a ,\n b\t,", ("a", "b")),
         ("", ()),
         (" , ", ()),
-        ("v1,whsec_a= b", ("v1,whsec_a=", "b")),  # so that the mistake can be named
+        ("v1,whsec_a= b", ("v1,whsec_a=", "b")),  # the error of decoding names the mistake
     ],
 )
 def test_a_setting_holds_several_secrets_between_white_space_or_commas(
@@ -407,7 +407,7 @@ def test_a_file_holds_a_secret_a_line_but_for_blank_lines_and_comments(
 
 
 def test_a_fingerprint_distinguishes_secrets_and_never_changes() -> None:
-    """It is compared with a fingerprint that another version stored."""
+    """A receiver compares the fingerprint with the fingerprint that another version has stored."""
     old, new = (
         "whsec_" + base64.b64encode(key).decode()
         for key in (b"the old secret, of 24 B.", b"the new secret, of 24 B.")

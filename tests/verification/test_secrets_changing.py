@@ -31,9 +31,9 @@ def run_held_at(
     run: Callable[[], object],
     meanwhile: Callable[[], None],
 ) -> bool:
-    """Run in a thread, and call a function before a chosen line of the method.
+    """Call ``run`` in a thread, and call ``meanwhile`` before a chosen line of the method.
 
-    Return whether there was such a line.
+    Return whether the run reached that line.
     """
     source = method.__code__.co_filename
     lines = 0
@@ -53,7 +53,7 @@ def run_held_at(
         try:
             run()
         except VerificationError:
-            pass  # a delivery in the midst of two changes may meet the secrets between them
+            pass  # a delivery may be verified with the secrets between two changes
         finally:
             sys.settrace(None)
 
@@ -68,7 +68,7 @@ def verifier_overtaken_at(step: int) -> tuple[Verifier, bool]:
     verifier = Verifier(provider)
 
     def finish_an_older_look() -> None:
-        provider.secrets = (NEW,)  # what another thread had read just before
+        provider.secrets = (NEW,)  # another thread has just read this secret
         with pytest.raises(VerificationError):
             verifier.verify(BODY, BY_THIRD, now=NOW)
         provider.secrets = (THIRD,)
@@ -135,7 +135,7 @@ def test_threads_refuse_nothing_genuine_while_the_file_changes_around_the_old_se
         while not stop.is_set():
             try:
                 verifier.verify(BODY, BY_OLD, now=NOW)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the test must show it
+            except Exception as error:  # noqa: BLE001 - the test reports every error of its threads
                 wrong.append(error)
             verified[thread] += 1
 

@@ -147,7 +147,7 @@ def test_a_key_that_differs_only_after_the_block_of_64_bytes_is_another_key() ->
     assert refusal(BODY, headers, longer) is Refusal.NO_MATCHING_SIGNATURE
 
 
-def test_the_delivery_says_what_it_was() -> None:
+def test_the_verified_delivery_has_the_fields_of_the_request() -> None:
     headers = sign([OTHER, SECRET], MESSAGE_ID, BODY, timestamp=NOW)
     assert verify(BODY, headers, [f"whsec_{'A' * 32}", SECRET], now=NOW + 2.5) == VerifiedDelivery(
         id=MESSAGE_ID, timestamp=NOW, body=BODY, secret_index=1, signature_count=2, skew=2.5

@@ -25,7 +25,8 @@ def frozen(age: float) -> VerifiedDelivery:
 
 
 def frozen_verifier(age: float) -> VerifiedDelivery:
-    verifier = Verifier(SECRET)  # made before the clock is frozen: it must not keep its own
+    # Make the verifier before the clock is frozen: it must not keep the old clock.
+    verifier = Verifier(SECRET)
     with freeze_time(datetime.fromtimestamp(NOW + age, tz=UTC)):
         return verifier.verify(BODY, GENUINE)
 
@@ -47,7 +48,7 @@ CLOCKS = [
 @pytest.mark.parametrize("at_age", CLOCKS)
 @pytest.mark.parametrize("age", [-300, 0, 300])
 def test_a_timestamp_exactly_300_seconds_away_is_accepted(at_age: MakeVerdict, age: int) -> None:
-    """Limits: "Signature timestamp tolerance": 5 minutes."""
+    """Interface, Limits: "Signature timestamp tolerance": 5 minutes."""
     assert at_age(age).skew == age
 
 
@@ -59,7 +60,7 @@ def test_a_timestamp_exactly_300_seconds_away_is_accepted(at_age: MakeVerdict, a
 def test_a_timestamp_301_seconds_away_is_refused_with_its_skew(
     at_age: MakeVerdict, age: int, reason: Refusal
 ) -> None:
-    """Limits: "Signature timestamp tolerance"; Events, Signature, rule 5."""
+    """Interface, Limits: "Signature timestamp tolerance"; Events, Signature, rule 5."""
     with pytest.raises(VerificationError) as caught:
         at_age(age)
     assert (caught.value.reason, caught.value.skew) == (reason, age)

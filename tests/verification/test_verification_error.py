@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from standardwebhooks import WebhookVerificationError
 
 from hookonce import Refusal, VerificationError, Verifier, WebhookError, sign, unwrap, verify
+from hookonce.senders import svix
 
 NOW = 1_700_000_000
 OWN = "whsec_" + base64.b64encode(bytes(range(24))).decode()
@@ -111,6 +112,7 @@ def in_every_way_refused(headers: dict[str, str], body: bytes) -> dict[Refusal, 
         Refusal.MALFORMED_SIGNATURE: {**headers, "webhook-signature": [signature]},
         Refusal.CONFLICTING_ID: {**headers, "Webhook-Id": signature},
         Refusal.CONFLICTING_TIMESTAMP: {**headers, "Webhook-Timestamp": signature},
+        Refusal.CONFLICTING_HEADERS: {**headers, "svix-id": signature},
         Refusal.TIMESTAMP_TOO_OLD: {**headers, "webhook-timestamp": "1"},
         Refusal.TIMESTAMP_TOO_NEW: {**headers, "webhook-timestamp": "9" * 11},
         Refusal.NO_MATCHING_SIGNATURE: sign(STRANGER, headers["webhook-id"], body, timestamp=NOW),
@@ -126,7 +128,7 @@ def test_no_refusal_shows_secret_signature_expected_value_or_body(key: bytes, ta
     refused_by_reason = in_every_way_refused(headers, body)
     assert set(refused_by_reason) == set(Refusal)
     for reason, refused in refused_by_reason.items():
-        # What was expected would be a genuine signature for whoever reads it.
+        # The expected signature would be genuine for anybody who reads it.
         content = f"{refused['webhook-id']}.{refused['webhook-timestamp']}.".encode() + body
         hidden = [
             secret.removeprefix("whsec_").rstrip("="),
@@ -136,9 +138,9 @@ def test_no_refusal_shows_secret_signature_expected_value_or_body(key: bytes, ta
             base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode(),
         ]
         ways: list[Callable[[], object]] = [
-            partial(verify, body, refused, secret, now=NOW),
-            partial(Verifier(secret).verify, body, refused, now=NOW),
-            partial(unwrap, body, refused, secret, now=NOW),
+            partial(verify, body, refused, secret, sender=svix, now=NOW),
+            partial(Verifier(secret, sender=svix).verify, body, refused, now=NOW),
+            partial(unwrap, body, refused, secret, sender=svix, now=NOW),
         ]
         for judge in ways:
             with pytest.raises(VerificationError) as caught:

@@ -1,4 +1,4 @@
-"""A Verifier decides as verify does, and follows secrets that change."""
+"""A Verifier decides as `verify` does, and follows a change of the secrets."""
 
 import base64
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""Files of each release, and the proof that the present version opens them."""
+"""Files written by each release, and tests that the present version opens them."""

@@ -1,4 +1,4 @@
-"""What the files of a release contain: one event in each state, the same in each store."""
+"""The contents of a release's files: each store has the same events, one in each state."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any, TypeAlias
 from hookonce.effects.ledger import Effect, Latest
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.stores.applications import Application
+from hookonce.stores.handled import Keeping
 from hookonce.stores.reconciling import Span
 from hookonce.stores.redis import RedisStore
+from hookonce.stores.replays import ReplayBatch, ReplayPlan
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import (
     Acquired,
@@ -56,6 +58,8 @@ _APPLICATION = Application(frozenset({"shop.greet"}), frozenset({"mark"}))
 _SPAN = Span(1_799_999_000, 1_799_999_500)
 _EFFECT = Effect(ENDPOINT, "evt_done", "shop.greet")
 _LATEST = Latest(_LOCK, _WATERMARK)
+_KEEPING = Keeping(3 * 86_400.0)
+_PLAN = ReplayPlan(since_seconds=3600.0, where=("data.platform=x",), late=True)
 
 
 def _key(event_id: str) -> DeliveryKey:
@@ -101,10 +105,13 @@ async def fill_store(store: AnyStore) -> None:
     await store.register(ENDPOINT, _APPLICATION)
     await store.note_ignored(ENDPOINT, {"message.received": [_SPAN]})
     await store.accept(ENDPOINT, ["evt_gap"])
+    handled = await _claim(store, "evt_handled")
+    await store.complete_and_keep(handled, _delivery("evt_handled"), _FINISHED, _KEEPING)
+    await store.begin_replay_batch(ENDPOINT, "shop.answer", 2, _PLAN)
 
 
 async def check_store(store: AnyStore) -> None:
-    """Check that the store knows all that ``fill_store`` has written, and can go on with it."""
+    """Check that the store knows everything that ``fill_store`` has written, and still works."""
     await store.open()
     events = ["done", "claimed", "failed", "dead", "kept", "fetched", "waiting", "unknown"]
     assert await store.known(ENDPOINT, [f"evt_{name}" for name in events]) == {
@@ -120,7 +127,7 @@ async def check_store(store: AnyStore) -> None:
     assert (stats.in_flight, stats.dead, stats.kept, stats.depth) == (2, 1, 1, 2)
     for event_id, kind in (("evt_done", Done), ("evt_dead", Dead), ("evt_claimed", InFlight)):
         assert isinstance(await store.claim(_key(event_id), Token("new"), _LEASE), kind)
-    again = await _claim(store, "evt_claimed")  # its owner repeats the call
+    again = await _claim(store, "evt_claimed")  # the same token gets the claim again
     await store.complete(again)
     failed = await store.claim(_key("evt_failed"), Token("new"), _LEASE)
     assert isinstance(failed, Claimed)
@@ -146,10 +153,17 @@ async def check_store(store: AnyStore) -> None:
     assert await store.ignored(ENDPOINT, ["message.received"]) == {"message.received": (_SPAN,)}
     assert await store.accepted(ENDPOINT, ["evt_gap", "evt_1"]) == frozenset({"evt_gap"})
     assert await store.discard(_key("evt_dead"))
+    handled = await store.handled_event(_key("evt_handled"))
+    assert handled is not None
+    assert handled.delivery == _delivery("evt_handled")
+    assert (handled.finished, handled.handled_unix) == (_FINISHED, NOW)
+    assert handled.expires_unix == NOW + _KEEPING.seconds
+    batch_of_replays = ReplayBatch(ENDPOINT, "shop.answer", 2, _PLAN, NOW)
+    assert await store.replay_batches(ENDPOINT) == [batch_of_replays]
 
 
 def fill_ledger(path: Path) -> None:
-    """Write a ledger's tables with one effect and one watermark."""
+    """Write the tables of a ledger, with one effect and one watermark."""
     ledger = SQLiteLedger(path)
     ledger.create_table()
     with ledger.transaction() as transaction:
@@ -176,7 +190,7 @@ def check_ledger(path: Path) -> None:
 
 
 def read_keys(client: Any) -> list[list[str]]:
-    """Return the keys of a server as commands that write them again, in any version of a server."""
+    """Return a server's keys as commands that write them again, on any server version."""
     return [_command(client, name) for name in sorted(client.scan_iter("*"))]
 
 

@@ -6,16 +6,15 @@ import asyncio
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from psycopg_pool import AsyncConnectionPool
-from support.postgres import PostgresServer, postgres_server
+from support.postgres import PostgresServer
 from support.redis_servers import RedisServer
+from support.sqlite_files import sqlite_connection
 
 from hookonce import FileSecrets
 from hookonce.cli.secrets_file import OpenRotation
@@ -39,14 +38,17 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=sorted(folder.name for folder in FILES.iterdir()))
 def release(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return a folder with copies of the files of a release."""
-    return Path(shutil.copytree(FILES / request.param, tmp_path / request.param))
+    """Return a folder with copies of the files of a release, also if the checkout is read-only."""
+    for file in (FILES / request.param).iterdir():
+        shutil.copyfile(file, tmp_path / file.name)
+    return tmp_path
 
 
 @pytest.fixture
-def postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
+def postgres(shared_postgres: PostgresServer) -> PostgresServer:
+    """Return a PostgreSQL whose schema ``public`` is empty."""
+    shared_postgres.clear()
+    return shared_postgres
 
 
 async def test_a_sqlite_file(release: Path) -> None:
@@ -55,7 +57,7 @@ async def test_a_sqlite_file(release: Path) -> None:
 
 
 def test_the_tables_of_a_format_are_those_of_its_release(release: Path, tmp_path: Path) -> None:
-    """Another table is another format: append a migration, and raise the number.
+    """If you change a table, append a migration and raise the number of the format.
 
     Before the release, delete its files and write them again: ``python -m tests.versions 0.1.0``.
     """
@@ -71,7 +73,7 @@ async def opened(path: Path) -> None:
 
 
 def tables_of(path: Path) -> tuple[int, dict[str, str]]:
-    with closing(apsw.Connection(str(path))) as connection:
+    with closing(sqlite_connection(path)) as connection:
         rows: Any = connection.execute("SELECT name, sql FROM sqlite_schema").fetchall()
         number: Any = connection.pragma("user_version")
     return number, {name: re.sub(r"--[^\n]*|\s+", " ", sql or "") for name, sql in rows}

@@ -1,6 +1,7 @@
-"""Writes the files of a release, once, with that release.
+"""Writes the files of a release; run it once, with that release.
 
-They stay as they are from the release on. Until then, a change of a format writes them again.
+After the release, the files never change. Before the release, write them again after each change of
+a format.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a receiver tells other processes costs nothing, and goes nowhere, once nobody looks."""
+"""Once no inspector is open, a receiver stops publishing its activity, which then costs nothing."""
 
 import asyncio
 from pathlib import Path
@@ -64,5 +64,5 @@ async def test_a_stop_that_is_cancelled_leaves_nothing_that_opens_the_store_agai
         await serving
     [task] = tasks
     assert task is not None
-    await asyncio.wait({task}, timeout=1)  # far less than a call to the store may take
+    await asyncio.wait({task}, timeout=1)  # much shorter than the time limit of a call to the store
     assert task.done()

@@ -1,4 +1,4 @@
-"""Long before the sender disables an endpoint that fails, the receiver says so."""
+"""A receiver warns long before the sender disables a failing endpoint."""
 
 import time
 from datetime import timedelta
@@ -125,7 +125,7 @@ async def test_refusals_count_and_are_counted_by_reason(
 async def test_a_backfill_neither_ends_a_streak_of_failures_nor_counts_as_one(
     receiver: Receiver, switch: Switch, virtual_clock: VirtualClock
 ) -> None:
-    """The sender goes by what it has sent: active webhook endpoint | deliveries failing."""
+    """The sender counts only its own deliveries: active webhook endpoint | deliveries failing."""
     await receiver.backfill(make_event(CommentReceived))
     assert receiver.failing is None
     event, now = make_event(CommentReceived), int(virtual_clock())

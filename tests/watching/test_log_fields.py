@@ -1,4 +1,4 @@
-"""A program that reads the log finds the records of an event by the same fields in each of them."""
+"""The log records of an event all have the same fields, so that a program finds them."""
 
 import ast
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import hookonce
 
 PACKAGE = Path(hookonce.__file__).parent
 
-# The files through which an event goes.
+# The files that handle an event.
 FILES = [
     *sorted((PACKAGE / "delivery").glob("*.py")),
     *sorted((PACKAGE / "inbox").glob("*.py")),
@@ -27,12 +27,14 @@ ABOUT_NO_EVENT = {
     "cannot note yet which event types are ignored: %s",
     "no delivery can be verified: %s",
     "cannot check whether the inbox has a worker: %s",
-    "%s",  # the inbox has no worker
+    "%s",  # the text says that the inbox has no worker
     "working on the inbox of %s as %s",
     "cannot work on the inbox, trying again: %s",
     "cannot work on the inbox, trying again: its store was cancelled",
     "cannot work on the inbox, trying again",
     "could not unregister this worker; its entry will expire: %s",
+    # these lines are about several events
+    "could not return %d prefetched events to the inbox of %s; their leases will run out: %s",
     "could not delete old rows of the ledger: %s",
 }
 

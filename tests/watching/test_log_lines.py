@@ -1,6 +1,6 @@
-"""What goes wrong is a line of the log in fixed words, with the event and what the store said.
+"""Each fault is a log line in fixed words, with the event and the store's error.
 
-An operator looks such a line up in the guide (troubleshooting), and filters by its fields.
+An operator finds such a line in the guide (troubleshooting), and filters log records by its fields.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ LEASE = 0.15
 NO_WORKER = Inbox(embedded=False, max_depth=1)
 
 
-# How a line begins that is about the store, the secrets, the inbox or a registration.
+# Beginnings of lines about the store, the secrets, the inbox or a registration.
 ABOUT_NO_EVENT = (
     "the store raised an error",
     "no delivery can be verified",
@@ -48,7 +48,7 @@ HANDLER_OF = re.compile(
 
 
 class Lines(logging.Handler):
-    """Every line of the log from a warning on, and what it said of an event."""
+    """Collects log lines of level WARNING and above, and each line's fields about an event."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -62,7 +62,7 @@ class Lines(logging.Handler):
         return [f"{one.levelname} {one.getMessage()}" for one in self.records]
 
     async def has(self, *lines: str) -> None:
-        """Return once all of these have been written, each exactly so."""
+        """Return once the log contains all of these lines, word for word."""
         try:
             await until(lambda: set(lines) <= set(self.all), seconds=5)
         except AssertionError:
@@ -87,12 +87,12 @@ def lines() -> Iterator[Lines]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> FaultyStore:
-    """Return a store on a file, which keeps bodies."""
+    """Return a store in a file, which keeps bodies."""
     return FaultyStore(SQLiteStore(tmp_path / "hooks.db"))
 
 
 class TestTheStoreFails:
-    async def test_to_claim(self, lines: Lines) -> None:
+    async def test_a_store_that_fails_to_claim_is_logged(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
         receiver, event = receiver_on(store), comment()
         ran = counting(receiver)
@@ -105,7 +105,9 @@ class TestTheStoreFails:
         assert ran == [event.id]
 
     @pytest.mark.parametrize("error", [KeyError("k"), asyncio.CancelledError()])
-    async def test_as_its_contract_does_not_allow(self, lines: Lines, error: BaseException) -> None:
+    async def test_a_store_that_breaks_its_contract_is_logged(
+        self, lines: Lines, error: BaseException
+    ) -> None:
         class Broken(FaultyStore):
             async def claim(self, *_: object) -> NoReturn:
                 raise error
@@ -122,7 +124,7 @@ class TestTheStoreFails:
         assert lines.records[0].exc_info
         assert lines.records[0].exc_info[1] is error
 
-    async def test_to_take_back_what_it_may_have_claimed(self, lines: Lines) -> None:
+    async def test_a_claim_that_cannot_be_released(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
         receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
         counting(receiver)
@@ -136,7 +138,7 @@ class TestTheStoreFails:
             )
             assert await receiver.idle(5)
 
-    async def test_to_keep_the_body_for_the_last_attempt(
+    async def test_a_body_that_cannot_be_kept_for_the_last_attempt_is_logged(
         self, lines: Lines, file: FaultyStore
     ) -> None:
         receiver, event = receiver_on(file), comment()
@@ -148,7 +150,7 @@ class TestTheStoreFails:
             f"ERROR could not keep default:{event.id} for its last attempt: keep was told to fail"
         ]
 
-    async def test_to_keep_the_last_delivery_of_an_event_in_flight(
+    async def test_a_last_delivery_in_flight_that_cannot_be_kept_is_logged(
         self, lines: Lines, file: FaultyStore
     ) -> None:
         receiver, event = receiver_on(file, answer_seconds=0.05), comment()
@@ -164,7 +166,9 @@ class TestTheStoreFails:
         line = f"ERROR could not keep the last delivery of default:{event.id}"
         assert lines.all == [f"{line}: keep_in_flight was told to fail"]
 
-    async def test_to_bury_what_cannot_be_read(self, lines: Lines, file: FaultyStore) -> None:
+    async def test_an_unreadable_delivery_that_cannot_be_buried_is_logged(
+        self, lines: Lines, file: FaultyStore
+    ) -> None:
         receiver = receiver_on(file)
         request = signed_request(b"no event", SECRET, message_id="evt_1")
         file.failures["bury"] = 1
@@ -182,7 +186,7 @@ class TestTheStoreFails:
             f"ERROR default:evt_1 cannot be read, and is a dead letter now: {letter.error}",
         ]
 
-    async def test_to_extend_a_lease(self, lines: Lines) -> None:
+    async def test_a_lease_that_cannot_be_extended_is_logged(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
         receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
         waiting = Waiting(receiver)
@@ -196,7 +200,9 @@ class TestTheStoreFails:
             f"WARNING could not extend the lease of default:{event.id}: extend was told to fail"
         ]
 
-    async def test_to_take_a_failure_back_while_the_lease_lives(self, lines: Lines) -> None:
+    async def test_a_failure_that_cannot_be_settled_before_the_lease_ends_is_logged_once(
+        self, lines: Lines
+    ) -> None:
         store = FaultyStore(MemoryStore())
         receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
         handlers = Handlers(receiver, "a")
@@ -211,7 +217,9 @@ class TestTheStoreFails:
             store.failures.clear()
         assert lines.all.count(f"ERROR could not settle {line}") == 1
 
-    async def test_to_record_a_success_while_the_lease_lives(self, lines: Lines) -> None:
+    async def test_a_success_that_cannot_be_recorded_before_the_lease_ends_is_logged_once(
+        self, lines: Lines
+    ) -> None:
         store = FaultyStore(MemoryStore())
         receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
         ran = counting(receiver)
@@ -219,16 +227,18 @@ class TestTheStoreFails:
         async with receiver:
             assert answer_of(await deliver(receiver, event)) == (200, "handled")
             line = (
-                f"ERROR default:{event.id} is handled, but that could not be recorded while its"
-                " lease lived; until it is, another process would handle a further delivery of it"
-                " again: complete was told to fail"
+                f"ERROR handled default:{event.id}, but its lease ended before the store recorded"
+                " it; until it is recorded, another process may handle the event again: complete"
+                " was told to fail"
             )
             await lines.has(line)
             store.failures.clear()
         assert lines.all.count(line) == 1
         assert ran == [event.id]
 
-    async def test_to_store_a_delivery(self, lines: Lines, tmp_path: Path) -> None:
+    async def test_a_delivery_that_cannot_be_stored_is_logged(
+        self, lines: Lines, tmp_path: Path
+    ) -> None:
         store = FaultyInboxStore(SQLiteStore(tmp_path / "hooks.db"))
         receiver, event = receiver_on(store, inbox=NO_WORKER), comment()
         counting(receiver)
@@ -237,7 +247,7 @@ class TestTheStoreFails:
             assert answer_of(await deliver(receiver, event)) == (503, "store_unavailable")
         assert f"ERROR cannot store default:{event.id}: enqueue was told to fail" in lines.all
 
-    async def test_to_give_a_key_lock(self, lines: Lines) -> None:
+    async def test_a_key_lock_that_cannot_be_acquired_is_logged(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
         receiver, event = receiver_on(store), comment()
         receiver.on(CommentReceived, name="serial", serial_by=_one_key)(lambda _: None)
@@ -251,7 +261,7 @@ class TestTheStoreFails:
             )
         ]
 
-    async def test_to_extend_a_key_lock(self, lines: Lines) -> None:
+    async def test_a_key_lock_that_cannot_be_extended_is_logged(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
         receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
         gate = asyncio.Event()
@@ -267,7 +277,7 @@ class TestTheStoreFails:
             assert answer_of(await running) == (200, "handled")
         assert len(lines.all) == 1
 
-    async def test_to_release_a_key_lock(self, lines: Lines) -> None:
+    async def test_a_key_lock_that_cannot_be_released_is_logged(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
         receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
 
@@ -283,7 +293,7 @@ class TestTheStoreFails:
             " release_key_lock was told to fail"
         )
 
-    async def test_to_raise_a_watermark(self, lines: Lines) -> None:
+    async def test_a_watermark_that_cannot_be_recorded_is_logged(self, lines: Lines) -> None:
         store = FaultyStore(MemoryStore())
         receiver = receiver_on(store, lease_seconds=LEASE, answer_seconds=0.2, drain_seconds=1.0)
         receiver.on("channel.*", name="latest", latest_by=_one_key)(lambda _: None)
@@ -292,8 +302,8 @@ class TestTheStoreFails:
             outcome = await deliver(receiver, make_event(ChannelUnhealthy))
             assert answer_of(outcome) == (503, "still_running")
             await lines.has(
-                "ERROR latest has succeeded, but its watermark could not be recorded while its"
-                " lease lived; until it is, another process may handle an older event after it:"
+                "ERROR latest has succeeded, but its watermark could not be recorded before the"
+                " lease ended; until it is, another process may handle an older event:"
                 " release_key_lock was told to fail"
             )
         assert lines.all[-1] == (
@@ -303,7 +313,7 @@ class TestTheStoreFails:
 
 
 @pytest.mark.parametrize("attempt", [1, 2, 9])
-async def test_nothing_is_said_of_what_goes_well(
+async def test_successful_deliveries_leave_no_warning(
     lines: Lines, file: FaultyStore, attempt: int
 ) -> None:
     receiver, event = receiver_on(file), comment()
@@ -323,7 +333,7 @@ def _one_key(_: object) -> str:
 
 
 def _serial(receiver: Receiver, gate: asyncio.Event) -> list[str]:
-    """Register a handler that takes turns and waits, and return what it has begun."""
+    """Register a handler that waits at the gate, with one key; return its list of begun events."""
     began = list[str]()
 
     @receiver.on(CommentReceived, name="serial", serial_by=_one_key)
@@ -335,7 +345,7 @@ def _serial(receiver: Receiver, gate: asyncio.Event) -> list[str]:
 
 
 class TestWhatIsLost:
-    async def test_a_lease(self, lines: Lines) -> None:
+    async def test_a_lost_lease_is_logged(self, lines: Lines) -> None:
         store = MemoryStore()
         receiver, event = receiver_on(store, lease_seconds=LEASE), comment()
         waiting = Waiting(receiver)
@@ -350,14 +360,14 @@ class TestWhatIsLost:
             await running
         assert sum("the lease of" in line for line in lines.all) == 1
 
-    async def test_a_turn(self, lines: Lines) -> None:
+    async def test_a_lost_key_lock_is_logged(self, lines: Lines) -> None:
         store = MemoryStore()
         receiver, gate = receiver_on(store, lease_seconds=LEASE), asyncio.Event()
         began = _serial(receiver, gate)
         async with receiver:
             running = asyncio.create_task(deliver(receiver, comment()))
             await until(lambda: began)
-            store._key_locks.clear()  # as if its lease had run out in the store
+            store._key_locks.clear()  # simulates that the lease has run out in the store
             await store.acquire_key_lock(KeyLock("default", "serial", "k"), new_token(), 60.0)
             await lines.has(
                 "ERROR the key lock of serial was lost; another attempt may have acquired it"
@@ -367,7 +377,7 @@ class TestWhatIsLost:
 
 
 class TestWhatIsNotHandled:
-    async def test_what_cannot_be_verified_for_want_of_secrets(self, lines: Lines) -> None:
+    async def test_no_secrets_to_verify_with(self, lines: Lines) -> None:
         class Vault:
             is_open = True
 
@@ -385,7 +395,7 @@ class TestWhatIsNotHandled:
         assert answer_of(outcome) == (500, "secrets_unavailable")
         assert lines.all == ["ERROR no delivery can be verified: the vault is closed"]
 
-    async def test_what_cannot_be_read_where_nothing_keeps_it(self, lines: Lines) -> None:
+    async def test_an_unreadable_delivery_that_no_store_keeps(self, lines: Lines) -> None:
         receiver = receiver_on()
         request = signed_request(b"no event", SECRET, message_id="evt_1")
         async with receiver:
@@ -413,7 +423,7 @@ class TestWhatIsNotHandled:
         line = f"ERROR the inbox is full; the sender must deliver default:{late.id} again"
         assert line in lines.all
 
-    async def test_what_is_outstanding_for_handlers_elsewhere(
+    async def test_outstanding_handlers_of_another_process(
         self, lines: Lines, tmp_path: Path
     ) -> None:
         here, there = receiver_on(sqlite_url(tmp_path)), receiver_on(sqlite_url(tmp_path))
@@ -436,7 +446,7 @@ class TestWhatIsNotHandled:
         )
         assert failed.endswith("; the sender delivers it again")
 
-    async def test_what_a_handler_rejects(self, lines: Lines, tmp_path: Path) -> None:
+    async def test_an_event_that_a_handler_rejects(self, lines: Lines, tmp_path: Path) -> None:
         receiver, event = receiver_on(sqlite_url(tmp_path)), comment()
         Handlers(receiver, "a").raises["a"] = Reject("spam")
         async with receiver:
@@ -470,7 +480,7 @@ class TestWhatIsNotHandled:
         assert (vars(record)["handler"], vars(record)["attempt"]) == ("a", 2)
 
     @pytest.mark.parametrize(("names", "said"), [("a", "1 handler"), ("ab", "2 handlers")])
-    async def test_what_handlers_fail_at(self, lines: Lines, names: str, said: str) -> None:
+    async def test_an_event_whose_handlers_fail(self, lines: Lines, names: str, said: str) -> None:
         receiver, event = receiver_on(), comment()
         handlers = Handlers(receiver, *names)
         handlers.raises |= {name: ValueError(name) for name in names}
@@ -503,7 +513,7 @@ class TestWhatIsNotHandled:
 
 
 class TestWhatDoesNotEnd:
-    async def test_at_a_shutdown(self, lines: Lines) -> None:
+    async def test_handlers_that_do_not_end_at_a_shutdown_are_logged(self, lines: Lines) -> None:
         receiver = receiver_on(
             FaultyStore(MemoryStore()),
             answer_seconds=0.05,
@@ -528,9 +538,9 @@ class TestWhatDoesNotEnd:
             f"ERROR gave up waiting for stubborn, which is handling default:{event.id}",
         ]
         assert ended.is_set()
-        await until(lambda: not receiver._wiring.attempts._given_up)
+        await until(lambda: not receiver._wiring.attempts._by_task)
 
-    async def test_within_its_time_in_a_thread(self, lines: Lines) -> None:
+    async def test_a_thread_that_exceeds_its_time_limit_is_logged(self, lines: Lines) -> None:
         receiver = receiver_on(handler_timeout_seconds=0.05)
         gate = threading.Event()
         on(receiver, "endless", lambda _: gate.wait(20))
@@ -546,7 +556,7 @@ class TestWhatDoesNotEnd:
             assert answer_of(await running) == (200, "handled")
         assert len(lines.all) == 1
 
-    async def test_within_its_time_though_it_is_cancelled(self, lines: Lines) -> None:
+    async def test_a_handler_that_ignores_its_cancellation_is_logged(self, lines: Lines) -> None:
         receiver, gate, cancelled = (
             receiver_on(handler_timeout_seconds=0.05),
             asyncio.Event(),
@@ -595,7 +605,7 @@ async def _fail(_: Any) -> None:
 async def test_a_fault_in_the_library_is_an_internal_error(
     lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part that breaks its contract costs one attempt, and no other."""
+    """A component that breaks its contract fails one attempt, and affects no other."""
     receiver, event = receiver_on(), comment()
     ran, fault = counting(receiver), RuntimeError("a fault in the library")
 

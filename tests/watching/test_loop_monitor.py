@@ -1,4 +1,4 @@
-"""An async handler that blocks the event loop is noticed, and named."""
+"""The monitor notices an async handler that blocks the event loop, and names it."""
 
 import asyncio
 import logging
@@ -19,12 +19,12 @@ from hookonce.watching.records import LoopBlocked, Observer
 
 pytestmark = pytest.mark.anyio
 
-LONG = 0.3  # three times what counts as blocked
+LONG = 0.3  # three times the limit for a block
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a tenth of a second be long, and be looked for that often."""
+    """Report blocks of a tenth of a second or more; look for blocks every 20 ms."""
     monkeypatch.setattr(loop_monitor, "_LOOK_SECONDS", 0.02)
     monkeypatch.setattr(loop_monitor, "BLOCKED_SECONDS", 0.1)
 
@@ -37,8 +37,8 @@ class Blocks(Observer):
         self.seen.append(record)
 
 
-def query(event: Event[object]) -> None:  # noqa: ARG001 - what a handler calls
-    """Block until that was noticed: a busy machine looks less often."""
+def query(event: Event[object]) -> None:  # noqa: ARG001 - a handler has this parameter
+    """Block the loop until the monitor reports it, which takes longer on a busy machine."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     looks = LONG / loop_monitor._LOOK_SECONDS
     while all(monitor._looks < looks for monitor in list(loop_monitor._monitor_thread._monitors)):
@@ -53,7 +53,7 @@ async def test_a_handler_that_blocks_the_loop_is_reported_by_its_name(
     receiver = Receiver(secrets=SECRET, store="memory://", endpoint="shop", observers=[blocks])
 
     @receiver.on(CommentReceived, name="waits")
-    async def waits(event: CommentReceived) -> None:  # noqa: ARG001 - the shape of a handler
+    async def waits(event: CommentReceived) -> None:  # noqa: ARG001 - a handler has this parameter
         await asyncio.sleep(LONG)
 
     @receiver.on(CommentReceived, name="blocks")
@@ -81,11 +81,11 @@ async def test_handlers_that_wait_or_run_in_threads_block_nothing() -> None:
     receiver = Receiver(secrets=SECRET, store="memory://", observers=[blocks])
 
     @receiver.on(CommentReceived, name="thread")
-    def in_thread(event: CommentReceived) -> None:  # noqa: ARG001 - the shape of a handler
+    def in_thread(event: CommentReceived) -> None:  # noqa: ARG001 - a handler has this parameter
         time.sleep(LONG)
 
     @receiver.on(CommentReceived, name="waits")
-    async def waits(event: CommentReceived) -> None:  # noqa: ARG001 - the shape of a handler
+    async def waits(event: CommentReceived) -> None:  # noqa: ARG001 - a handler has this parameter
         await asyncio.sleep(LONG)
 
     async with TestSender(receiver, secrets=SECRET) as sender:
@@ -95,7 +95,7 @@ async def test_handlers_that_wait_or_run_in_threads_block_nothing() -> None:
     assert not [text for text in readiness.warnings if "blocked" in text]
 
 
-async def test_what_has_ended_is_kept_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_ended_monitor_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_monitor, "_IDLE_LOOKS", 1_000_000)  # the thread keeps running
     thread, was_checked = loop_monitor._MonitorThread(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Observers are told of every step in order, and nothing they do reaches a delivery."""
+"""Observers are notified of every step in order, and their errors never reach a delivery."""
 
 import asyncio
 import contextvars
@@ -39,12 +39,12 @@ pytestmark = pytest.mark.anyio
 
 SOON = Backoff(first_seconds=0.01, factor=1, jitter=0)
 
-# A Protocol's own methods; none of them may be forgotten here.
+# The Protocol's own methods; this list must name all of them.
 METHODS = [name for name in vars(Observer) if not name.startswith("_")]
 
 
 class Notes:
-    """Notes every record, and is no subclass: the Protocol is enough."""
+    """Notes every record, without a base class: the Protocol is enough."""
 
     def __init__(self) -> None:
         self.records: list[Any] = []
@@ -348,12 +348,12 @@ async def test_a_store_reports_how_many_calls_it_committed_at_once(
     flushed = notes.of(BatchFlushed)
     kind = "SQLiteStore" if durable_url.startswith("sqlite:") else "RedisStore"
     assert {record.store for record in flushed} == {kind}
-    assert sum(record.calls for record in flushed) >= 40  # a claim and a completion each
+    assert sum(record.calls for record in flushed) >= 40  # a claim and a completion for each event
     assert max(record.calls for record in flushed) > 1
     assert all(record.seconds >= 0 for record in flushed)
 
 
-async def test_what_an_observer_raises_is_logged_and_harms_no_delivery(
+async def test_an_error_of_an_observer_is_logged_and_harms_no_delivery(
     webhook_secret: str, webhook_sender: SenderFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[str] = []
@@ -430,7 +430,7 @@ async def test_an_observer_of_some_events_hears_of_others_only_what_it_must(
     async with webhook_sender(receiver) as sender:
         for event in (sampled, other, failing):
             await sender.send(event)
-    # Each begins with what arrived, and ends with the answer.
+    # Each delivery begins with its arrival, and ends with its answer.
     ends = [i for i, name in enumerate(closely.names) if name == "DeliveryAnswered"]
     first, second, third = (
         closely.names[begin + 1 : end] for begin, end in zip([-1, *ends[:-1]], ends, strict=True)
@@ -471,7 +471,7 @@ async def test_a_copy_is_not_watched_by_the_observers_of_its_original(
     assert not notes.records
 
 
-def test_what_cannot_observe_is_refused_when_it_is_given(receiver: Receiver) -> None:
+def test_an_object_that_cannot_observe_is_refused_when_it_is_given(receiver: Receiver) -> None:
     class Waiting(Observer):
         async def event_enqueued(self, record: EventEnqueued) -> None:  # type: ignore[override]
             raise AssertionError(record)

@@ -12,6 +12,7 @@ from hookonce.clock import utc
 from hookonce.emulator import VirtualClock
 from hookonce.events import CommentReceived, WebhookTest
 from hookonce.operations.doctor.deliveries import TestDelivery
+from hookonce.senders import publishing, svix
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
 
@@ -80,6 +81,16 @@ async def test_missing_headers_are_blamed_on_a_proxy(
     assert warning.endswith("; let it pass every webhook-* header on unchanged")
 
 
+async def test_the_headers_of_the_receivers_sender_are_named(webhook_secret: str) -> None:
+    receiver = Receiver(secrets=webhook_secret, store="memory://", sender=svix)
+    for _ in range(20):
+        request = signed_request(b"{}", webhook_secret, sender=publishing)
+        headers = {name: text for name, text in request.headers.items() if name != "webhook-id"}
+        assert (await receiver.handle(request.body, headers)).status == 400
+    [warning] = await warnings_of(receiver)
+    assert warning.endswith("; let it pass every svix-* and webhook-* header on unchanged")
+
+
 @pytest.mark.parametrize("event", [CommentReceived, WebhookTest])
 async def test_one_genuine_delivery_ends_the_warning(
     event: type[Event[Any]], receiver: Receiver, webhook_secret: str
@@ -114,7 +125,7 @@ async def test_a_test_of_the_doctor_does_not_end_the_warning(
     for _ in range(25):
         await deliver(receiver, wrong)
     skew = time.time() - receiver.clock()
-    test = TestDelivery.new(webhook_secret, None).genuine()
+    test = TestDelivery.new(webhook_secret, publishing).genuine()
     request = signed_request(test.body, webhook_secret, skew=skew)
     assert (await receiver.handle(request.body, request.headers)).status == 200
     assert await warnings_of(receiver)
@@ -122,6 +133,6 @@ async def test_a_test_of_the_doctor_does_not_end_the_warning(
 
 async def test_a_forged_test_of_the_doctor_does_not_count(receiver: Receiver) -> None:
     for _ in range(25):
-        test = TestDelivery.new(new_secret(), None).genuine()
+        test = TestDelivery.new(new_secret(), publishing).genuine()
         assert (await receiver.handle(test.body, test.headers)).status == 401
     assert (await receiver.check()).refused is None

@@ -1,4 +1,4 @@
-"""A rotation the receiver is not ready for shows in time, and so does a secret nobody needs."""
+"""A warning shows a rotation that the receiver is not ready for, and a secret nobody uses."""
 
 import logging
 import time
@@ -18,14 +18,14 @@ from hookonce.emulator import EmulatedService, VirtualClock
 from hookonce.events import CommentReceived
 from hookonce.testing import SignedRequest, make_event, signed_request
 from hookonce.testing.pytest_plugin import ServiceFactory
-from hookonce.verification.secrets import new_secret
+from hookonce.verification.secrets import new_key_pair, new_secret
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def file(tmp_path: Path, webhook_secret: str) -> Path:
-    """Return the file that the receiver reads its secrets from."""
+    """Return the file from which the receiver reads its secrets."""
     path = tmp_path / "secrets"
     path.write_text(webhook_secret)
     return path
@@ -37,12 +37,12 @@ def receiver(file: Path, virtual_clock: VirtualClock) -> Receiver:
 
 
 def put(file: Path, *secrets: str) -> None:
-    """Put secrets in force, newest first."""
+    """Write these secrets to the file, newest first."""
     file.write_text("\n".join(secrets))
 
 
 async def emit_several(service: EmulatedService) -> None:
-    """Deliver as many events as it takes to show a rotation."""
+    """Deliver as many events as are needed to show a rotation."""
     for _ in range(3):
         await service.emit(CommentReceived)
 
@@ -95,7 +95,7 @@ async def test_with_both_secrets_a_rotation_needs_no_warning(
         assert not await warnings_of(receiver)
 
 
-async def test_two_secrets_of_which_one_is_a_stranger_are_not_both(
+async def test_a_rotation_with_only_one_of_its_secrets_configured_is_warned_of(
     virtual_clock: VirtualClock, webhook_secret: str, emulated_service: ServiceFactory
 ) -> None:
     secrets = [webhook_secret, new_secret()]
@@ -107,7 +107,7 @@ async def test_two_secrets_of_which_one_is_a_stranger_are_not_both(
 
 
 def made_up_beside(secrets: str | Sequence[str], clock: Clock, event_id: str) -> SignedRequest:
-    """Return a genuine delivery to which somebody on the way has added a signature."""
+    """Return a genuine delivery to which a stranger has added a signature."""
     event = make_event(CommentReceived, event_id=event_id)
     request = signed_request(event, secrets, skew=time.time() - clock())
     signature = f"{request.headers['webhook-signature']} v1,{b64encode(token_bytes(32)).decode()}"
@@ -159,7 +159,7 @@ async def test_one_delivery_by_both_secrets_in_force_shows_a_rotation_that_nobod
 
 
 async def rotate_completely(service: EmulatedService, file: Path, old: str) -> str:
-    """Rotate as one should, and let the rotation end."""
+    """Do every step of a rotation, and wait until the rotation has ended."""
     await service.emit(CommentReceived)
     new = service.rotate_secret()
     put(file, new, old)
@@ -182,13 +182,14 @@ async def test_after_a_rotation_the_log_says_when_the_old_secret_last_matched(
         await service.advance(minutes=1)
         new = await rotate_completely(service, file, webhook_secret)
         assert receiver.rotation is None
-        assert not await warnings_of(receiver)  # an hour of grace
+        assert not await warnings_of(receiver)  # the grace period lasts an hour
         await service.advance(hours=2)
         await service.emit(CommentReceived)
         newest, oldest = receiver.secrets_last_matched()
         assert (newest, oldest) == (utc(virtual_clock()), utc(began + 60))
         await service.advance(seconds=1)
-        await receiver.backfill(make_event(CommentReceived))  # which the sender has not signed
+        # The sender has not signed this delivery.
+        await receiver.backfill(make_event(CommentReceived))
         assert receiver.secrets_last_matched() == (newest, oldest)
         await service.emit(CommentReceived)
         assert "secret 2 of 2 last matched at" in await warnings_of(receiver)
@@ -204,7 +205,8 @@ async def test_a_secret_that_has_never_matched_since_the_start_can_go_as_well(
     receiver = Receiver(secrets=secrets, store="memory://", clock=virtual_clock)
     async with emulated_service(receiver, clock=virtual_clock) as service:
         await service.advance(hours=26)
-        assert not await warnings_of(receiver)  # nothing shows that the first one works
+        # No delivery has shown yet that the first secret works.
+        assert not await warnings_of(receiver)
         await service.emit(CommentReceived)
         assert "secret 2 of 2 last matched before" in await warnings_of(receiver)
 
@@ -237,3 +239,65 @@ async def test_no_warning_names_a_secret(
         told += await warnings_of(receiver)
     assert "rotated" in told
     assert "whsec_" not in told
+
+
+@pytest.mark.parametrize("begins_with", ["secret", "public key"])
+async def test_a_rotation_to_the_other_kind_of_key_is_noticed_like_every_rotation(
+    begins_with: str,
+    file: Path,
+    webhook_secret: str,
+    virtual_clock: VirtualClock,
+) -> None:
+    """The receiver has the old key, then both, then the new key, and refuses nothing."""
+    pair = new_key_pair()
+    old, new = (webhook_secret, webhook_secret), (pair.private, pair.public)
+    if begins_with == "public key":
+        old, new = new, old
+    put(file, old[1])
+    receiver = Receiver(secrets=FileSecrets(file), store="memory://", clock=virtual_clock)
+    async with EmulatedService(receiver, secret=old[0], clock=virtual_clock) as service:
+        await service.emit(CommentReceived)
+        service.rotate_secret(secret=new[0])
+        await emit_several(service)
+        assert receiver.rotation is not None
+        assert not receiver.rotation.has_both
+        assert "only one of the two secrets is configured" in await warnings_of(receiver)
+        put(file, new[1], old[1])
+        await service.advance(minutes=1)
+        await emit_several(service)
+        assert receiver.rotation.has_both
+        assert await warnings_of(receiver) == ""
+        await service.advance(hours=24)
+        await service.emit(CommentReceived)
+        assert receiver.rotation is None
+        await service.advance(hours=26)
+        assert "secret 2 of 2 last matched" in await warnings_of(receiver)
+        put(file, new[1])
+        await service.emit(CommentReceived)
+        assert await warnings_of(receiver) == ""
+        assert all(attempt.failure is None for attempt in service.attempts())
+
+
+async def test_a_sender_that_always_adds_a_signature_of_another_kind_is_not_rotating(
+    virtual_clock: VirtualClock, webhook_secret: str
+) -> None:
+    """The warning ends when both signatures outlast a rotation; the next rotation is noticed."""
+    receiver = Receiver(secrets=webhook_secret, store="memory://", clock=virtual_clock)
+    private, next_secret = new_key_pair().private, new_secret()
+
+    async def deliver(*secrets: str) -> None:
+        for _ in range(3):
+            event, skew = make_event(CommentReceived), time.time() - virtual_clock()
+            await accept(receiver, signed_request(event, secrets, skew=skew))
+
+    await deliver(private, webhook_secret)
+    assert "only one of the two secrets is configured" in await warnings_of(receiver)
+    virtual_clock.tick(timedelta(hours=26))
+    await deliver(private, webhook_secret)
+    assert receiver.rotation is None
+    assert await warnings_of(receiver) == ""
+    virtual_clock.tick(timedelta(hours=26))
+    await deliver(webhook_secret)
+    virtual_clock.tick(timedelta(seconds=20))
+    await deliver(next_secret, webhook_secret)
+    assert receiver.rotation is not None

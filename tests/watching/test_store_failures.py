@@ -1,4 +1,4 @@
-"""A store that fails some calls only, as on a full disk, makes the receiver unready for a while."""
+"""A store that fails only some calls, as on a full disk, makes the receiver unready for a while."""
 
 from types import SimpleNamespace
 

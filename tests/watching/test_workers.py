@@ -1,4 +1,4 @@
-"""A worker reports what it runs now, how long, and its attempts of the last minutes."""
+"""A worker reports the handlers that it runs, and its attempts of the last minutes."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,6 @@ from support.handlers import Waiting
 from support.waiting import until, until_async
 
 from hookonce import Inbox, Receiver
-from hookonce.delivery.attempts import Tally
 from hookonce.events import CommentReceived
 from hookonce.stores.activity import ActivityStore, ReportedWorker
 from hookonce.testing import TestSender, make_event
@@ -17,6 +16,7 @@ from hookonce.watching.process import process_name
 from hookonce.watching.workers import (
     AttemptCounts,
     RunningHandler,
+    Tally,
     WorkerReport,
     read_report,
 )
@@ -36,7 +36,7 @@ def test_attempts_are_counted_for_five_minutes() -> None:
     assert tally.last_five_minutes(1075.0) == AttemptCounts(2, 1)
     assert tally.last_five_minutes(1320.0) == AttemptCounts(1, 0)
     assert tally.last_five_minutes(1360.0) == AttemptCounts(0, 0)
-    tally.handled = 3  # after the last sample
+    tally.handled = 3  # the last sample was taken before this attempt
     assert tally.last_minute(1360.0) == AttemptCounts(1, 0)
 
 
@@ -63,7 +63,7 @@ def report(**changes: object) -> WorkerReport:
         "last_minute": AttemptCounts(10, 1),
         "last_five_minutes": AttemptCounts(50, 3),
     }
-    return WorkerReport(**{**content, **changes})  # type: ignore[arg-type]  # of all types
+    return WorkerReport(**{**content, **changes})  # type: ignore[arg-type]  # mypy cannot check keywords from a dictionary
 
 
 def kept(content: bytes) -> ReportedWorker:
@@ -82,7 +82,7 @@ def test_long_names_are_cut() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"uptime": "x"}', b"null"])
-def test_what_an_unknown_version_reports_is_left_out(content: bytes) -> None:
+def test_the_report_of_an_unknown_version_is_left_out(content: bytes) -> None:
     assert read_report(kept(content)) is None
 
 
@@ -139,7 +139,7 @@ async def test_workers_report_through_the_store_until_they_end(tmp_path: Path) -
             assert (seen.process, seen.concurrency) == (process_name(), 3)
             (await sender.send(make_event(CommentReceived))).expect(202, "stored")
             assert isinstance(receiver.store, ActivityStore)
-            await receiver.store.follow("default", None)  # then it reports more often
+            await receiver.store.follow("default", None)  # the worker then reports more often
             await until_async(has_failed, what="the attempt is counted")
         assert await count() == 0, "it removes its report"
 

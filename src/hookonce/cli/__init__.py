@@ -19,7 +19,14 @@ def main() -> None:
     if missing:
         needs = f"the command line needs {', '.join(missing)}: pip install 'hookonce[cli]'"
         print(needs, file=sys.stderr)
-        sys.exit(2)  # Status.CANNOT_BEGIN; importing its module would need click
+        sys.exit(2)  # Status.CANNOT_BEGIN; the import of its module would need click
+    if find_spec("fcntl") is None:
+        print(
+            "the command line needs Linux or macOS: on Windows run it in WSL, or use hookonce as a"
+            " library",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     # Print escapes of characters that the terminal's encoding cannot represent.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

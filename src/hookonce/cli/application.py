@@ -80,7 +80,7 @@ def application_of(
 
 
 class ReportedStart:
-    """Passes all calls on to an application, and keeps the reason why it cannot start.
+    """Passes all calls to an application, and keeps the reason if the application cannot start.
 
     The server would log a traceback; the command ends with one line instead.
 
@@ -93,7 +93,7 @@ class ReportedStart:
         self.fault: str | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request or the lifespan on."""
+        """Pass a request or the lifespan to the application."""
         if scope["type"] != "lifespan":
             await self._app(scope, receive, send)
             return
@@ -114,7 +114,7 @@ class ReportedStart:
 
 
 def _beside(named: ASGIApp, routes: Iterable[Route]) -> ASGIApp:
-    """Return an application that answers at ``routes``, and passes other requests to ``named``."""
+    """Return an application that answers at ``routes``; ``named`` answers at all other paths."""
     with_routes = application(routes, _no_lifespan, named)
 
     async def whole(scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,7 @@ from hookonce import Event
 from hookonce.emulator import DeliveryAttempt
 from hookonce.outcome import Reason
 from hookonce.resources import WebhookEndpoint
-from hookonce.sender import TEST_TYPE
+from hookonce.senders import publishing
 
 from .output import Output, cut, one_line
 
@@ -25,13 +25,13 @@ HEADING = (
 
 _SHOWN = {"id", "url", "status", "disabled_reason", "consecutive_failures"}
 
-# The answers that mean "this event is now a dead letter", although they are 2xx.
+# The 2xx answers that mean: this event is now a dead letter.
 _GIVEN_UP = {Reason.QUARANTINED, Reason.REJECTED, Reason.EXHAUSTED}
 
 
 @dataclass(slots=True)
 class Tally:
-    """The counts of a run.
+    """The counts of a run of ``hookonce emulate``.
 
     Attributes:
         deliveries: the number of deliveries; an event has one delivery for each subscribed
@@ -61,7 +61,7 @@ class Tally:
 
     def count(self, attempt: DeliveryAttempt) -> None:
         """Count an attempt; ignore the attempts of test events."""
-        if attempt.event_type == TEST_TYPE:
+        if attempt.event_type == publishing.rules.test_type:
             return
         if not attempt.is_genuine:
             self.forged += 1

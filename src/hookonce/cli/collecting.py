@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 
-# 64 concurrent deliveries hold some thousands of new objects. With Python's default of 700, every
-# tenth delivery started a collection that found nothing.
+# 64 concurrent deliveries hold some thousands of new objects. With Python's default threshold of
+# 700, every tenth delivery would start a useless collection.
 _NEW_OBJECTS = 10_000
 
 

@@ -1,4 +1,4 @@
-"""The command group, and ``hookonce secret``."""
+"""The command group."""
 
 from __future__ import annotations
 
@@ -6,22 +6,37 @@ import errno
 import os
 import sys
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
 from hookonce import __version__
 from hookonce.logs import printable
-from hookonce.verification.secrets import new_secret
 
 from .output import LAYOUT, system_fault
 from .statuses import CannotBegin, Status
 
 # Each module is imported when its command is called, because all imports together are slow.
 _MODULES = (
-    *("chaos", "dead", "demo", "doctor", "emulate", "endpoints", "guide", "health"),
-    *("inbox", "ledger", "listen", "reconcile", "send", "serve", "store", "verify", "worker"),
+    *("chaos", "dead", "demo", "doctor", "emulate", "endpoints", "guide", "handled", "handlers"),
+    *(
+        "health",
+        "inbox",
+        "ledger",
+        "listen",
+        "reconcile",
+        "secret",
+        "send",
+        "serve",
+        "store",
+        "try",
+        "verify",
+        "worker",
+    ),
 )
-"""The modules with the commands; each command has the name of its module."""
+"""The modules with the commands; each command has the name of its module.
+
+The names of the module and of the function of ``try`` end in an underscore: it is a keyword."""
 
 
 class _Commands(click.Group):
@@ -33,15 +48,16 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _MODULES:
             return super().get_command(ctx, cmd_name)
-        module = import_module(f".{cmd_name}", __package__)
-        command: click.Command = getattr(module, cmd_name)
+        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command: click.Command = getattr(import_module(f".{name}", __package__), name)
         return command
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            # click declares `message` final, but only here does the command see every message.
+            # Escape control characters here, because every message of click passes through here.
+            # The type: ignore is needed because click declares `message` final.
             error.message = printable(error.message, keep=LAYOUT)  # type: ignore[misc]
             raise
         except KeyboardInterrupt:
@@ -66,7 +82,7 @@ def _refused(error: Exception) -> OSError | None:
 
 
 def _forget_output() -> None:
-    """Drop output that a full disk rejected, or the interpreter would retry it at its exit."""
+    """Drop output that a full disk rejected: the interpreter would write it again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -83,9 +99,3 @@ def cli() -> None:
     or from a file (one per line), never from the command line. The URL of a store may contain a
     password, and can also come from HOOKONCE_STORE or from a file.
     """
-
-
-@cli.command()
-def secret() -> None:
-    """Print a new signing secret (whsec_…)."""
-    click.echo(new_secret())

@@ -27,10 +27,11 @@ _log = logging.getLogger("hookonce")
 
 OVERLOADED = later(Reason.OVERLOADED)
 
-# The most bytes of a request's head, or of a body's trailers. httptools has no limit, and h11 has
-# this limit.
+# The largest size of a request's head, or of a body's trailers. uvicorn's parser h11 has the same
+# limit; its parser httptools has none.
 _MOST_FRAMING_BYTES = 64 * 1024
-# The most header fields: a field of four bytes takes 200 bytes as Python objects.
+# The most header fields of a request. A limit on the size does not suffice, because a field of four
+# bytes takes 200 bytes as Python objects.
 _MOST_FIELDS = 256
 
 # The most requests that a client may send before it has an answer. No proxy sends so many.
@@ -43,7 +44,7 @@ _OTHER_FILES = 256  # the store, the log and the interpreter open at most this m
 
 
 class Connections:
-    """The open connections of a server, ordered by the time at which their request or wait began.
+    """The open connections of a server, sorted by the start of their current request or wait.
 
     Args:
         most: how many there may be.
@@ -135,7 +136,7 @@ class _ExcessError(Exception):
 
 
 class _Connection(HttpToolsProtocol):
-    """One HTTP connection of the server; ``others`` holds all connections."""
+    """An HTTP connection; ``others`` holds all open connections of the server."""
 
     others: ClassVar[Connections]
 
@@ -172,7 +173,7 @@ class _Connection(HttpToolsProtocol):
         super().resume_writing()
         self.others.resume_reading(self)
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn's class
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's class has this signature
         super().connection_made(transport)
         if not self.others.add(self, self.loop.time()):
             self.app: ASGIApp = self.others.refuse
@@ -202,7 +203,7 @@ class _Connection(HttpToolsProtocol):
         self._framing_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header field, but drop a trailer: the application would treat it as a header."""
+        """Keep a header field; drop a trailer, which the application would treat as a header."""
         if self._in_head:
             self._check(len(self.headers) < _MOST_FIELDS)
             super().on_header(name, value)
@@ -263,7 +264,7 @@ class _Connection(HttpToolsProtocol):
 
 
 def allow_files(connections: int) -> None:
-    """Raise this process's limit of open files to fit this many connections, if permitted."""
+    """Raise this process's limit of open files to fit this many connections, if possible."""
     try:
         import resource  # noqa: PLC0415 - Windows has neither this module nor the limit
     except ImportError:

@@ -6,22 +6,26 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Unpack
+from dataclasses import replace
+from typing import Any
 
 import click
 
 from hookonce import Receiver
 from hookonce.errors import PayloadError, StoreError
 from hookonce.outcome import SUCCEEDED
+from hookonce.stores.filters import EventFilter
 from hookonce.stores.protocols import InboxStore
-from hookonce.stores.values import DeadLetter, DeadReason, DeliveryKey, Wanted, delivery_key
+from hookonce.stores.values import DeadLetter, DeliveryKey, delivery_key
 
 from .ending import end_with_its_threads, terminated_as_interrupted
 from .listing import (
+    MANY,
     NOT_FOUND,
     EventList,
     change_selected,
     check_selection,
+    filter_options,
     ids_of,
     keys_of,
     list_options,
@@ -37,9 +41,6 @@ from .stores import STORE_HELP, endpoint_option, run, store_argument, use_existi
 from .times import time_text
 
 _NOTHING = "no dead letters"
-
-# A replay of more events than this shows a progress bar instead of a line for each success.
-_MANY = 20
 
 
 def _record(dead: DeadLetter) -> dict[str, Any]:
@@ -87,28 +88,23 @@ def dead() -> None:
 
 @dead.command("list")
 @list_options
-@click.option(
-    "--reason",
-    type=click.Choice([str(reason) for reason in DeadReason]),
-    callback=lambda _, __, name: name and DeadReason(name),
-    help="Only dead letters with this reason.",
-)
+@filter_options(with_reason=True)
 def list_dead_letters(
     store_url: str,
     limit: int,
-    reason: DeadReason | None,
+    endpoint: str | None,
+    wanted: EventFilter,
     *,
     every: bool,
     as_json: bool,
-    **wanted: Unpack[Wanted],
 ) -> None:
     """List dead letters, oldest first; --since compares when they were buried.
 
     An event in the state "kept" is not a dead letter yet: until the time in the first column the
     sender may deliver it again.
     """
-    shown = None if every else limit
-    print_list(_DEAD_LETTERS, store_url, shown, as_json=as_json, reason=reason, **wanted)
+    shown, wanted = None if every else limit, replace(wanted, endpoint=endpoint)
+    print_list(_DEAD_LETTERS, store_url, shown, wanted=wanted, as_json=as_json)
 
 
 @dead.command()
@@ -126,18 +122,18 @@ def show(
 @dead.command()
 @store_argument("[ID]...")
 @click.option("--all", "every", is_flag=True, help="Discard every dead letter of the endpoint.")
-@click.option("--type", "event_type", help="Discard the dead letters of this event type.")
+@filter_options(with_reason=True)
 @click.option(
     "--endpoint",
     help="Only at this endpoint. By default ids are looked for at all endpoints, and --all and"
-    " --type discard at the default endpoint.",
+    " filters discard at the default endpoint.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask before --all or --type.")
+@click.option("--yes", is_flag=True, help="Do not ask before --all or a filter discards.")
 @json_option
 def discard(
     store_url: str,
     event_ids: tuple[str, ...],
-    event_type: str | None,
+    wanted: EventFilter,
     endpoint: str | None,
     *,
     every: bool,
@@ -146,21 +142,21 @@ def discard(
 ) -> None:
     """Delete dead letters for good; their events count as handled from now on.
 
-    An event in the state "kept" is discarded only if its id is named. Exits 0 if every id was
-    found.
+    Name them by their ids, or select them with filters: an event must pass all of them. An event in
+    the state "kept" is discarded only if its id is named. Exits 0 if every id was found.
     """
-    check_selection(event_ids, event_type, every=every)
+    check_selection(event_ids, wanted, every=every)
     if not event_ids:
         endpoint = endpoint or "default"
+    wanted = replace(wanted, endpoint=endpoint)
     if not (event_ids or yes):
-        _confirm(store_url, endpoint, event_type)
+        _confirm(store_url, wanted)
     change_selected(
         _DEAD_LETTERS,
         store_url,
         _discarded,
         event_ids=event_ids,
-        event_type=event_type,
-        endpoint=endpoint,
+        wanted=wanted,
         is_wanted=_is_dead,
         nothing=_NOTHING,
         as_json=as_json,
@@ -171,20 +167,22 @@ async def _discarded(store: InboxStore, key: DeliveryKey) -> str:
     return "discarded" if await store.discard(key) else NOT_FOUND
 
 
-def _confirm(store_url: str, endpoint: str | None, event_type: str | None) -> None:
+def _confirm(store_url: str, wanted: EventFilter) -> None:
     """Ask the user whether to delete this number of dead letters for good."""
     if not sys.stdin.isatty():
         raise click.UsageError("this discards for good, and nobody can be asked here: add --yes")
 
     async def count_dead(store: InboxStore) -> int:
-        read = _DEAD_LETTERS.pages(store, endpoint=endpoint, event_type=event_type)
+        read = _DEAD_LETTERS.pages(store, wanted)
         return len(await keys_of(read, is_wanted=_is_dead))
 
     count = with_store(store_url, count_dead)
     if count:
-        kind = f" of the type {event_type!r}" if event_type else ""
+        which = "" if wanted.is_empty else " that pass the filters"
         click.confirm(
-            f"Discard {count} dead letters{kind} at {endpoint!r} for good?", abort=True, err=True
+            f"Discard {count} dead letters{which} at {wanted.endpoint!r} for good?",
+            abort=True,
+            err=True,
         )
 
 
@@ -192,14 +190,14 @@ def _confirm(store_url: str, endpoint: str | None, event_type: str | None) -> No
 @click.argument("receiver", metavar="MODULE:RECEIVER")
 @click.argument("event_ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Replay every dead letter of the receivers.")
-@click.option("--type", "event_type", help="Replay the dead letters of this event type.")
+@filter_options(with_reason=True)
 @endpoint_option
 @factory_option
 @json_option
 def replay(
     receiver: str,
     event_ids: tuple[str, ...],
-    event_type: str | None,
+    wanted: EventFilter,
     endpoint: str | None,
     *,
     every: bool,
@@ -209,12 +207,16 @@ def replay(
     """Run the handlers of MODULE:RECEIVER on dead letters again.
 
     MODULE:APP and MODULE:RECEIVERS name several receivers; each replays its own dead letters.
+    Name dead letters by their ids, or select them with filters: an event must pass all of them.
     Handlers that have succeeded before do not run again. An event in the state "kept" is replayed
     only if its id is named. Exits 0 if every event is handled now.
 
+    After you have corrected what could not be read, `--reason unreadable --all` parses the bodies
+    again.
+
     Ctrl-C loses nothing: an event that is not handled stays a dead letter.
     """
-    check_selection(event_ids, event_type, every=every)
+    check_selection(event_ids, wanted, every=every)
     targets = load_receivers(receiver, factory=factory)
     chosen = [one for one in targets if endpoint in {None, one.endpoint}]
     if not chosen:
@@ -226,7 +228,7 @@ def replay(
     replaying = _Replaying(output)
     with terminated_as_interrupted():
         try:
-            run(replaying.replay(chosen, event_ids, event_type))
+            run(replaying.replay(chosen, event_ids, wanted))
         finally:
             end_with_its_threads("their events stay dead letters")
     if replaying.failed:
@@ -242,9 +244,9 @@ class _Replaying:
         self.failed = 0
 
     async def replay(
-        self, receivers: Sequence[Receiver], event_ids: Sequence[str], event_type: str | None
+        self, receivers: Sequence[Receiver], event_ids: Sequence[str], wanted: EventFilter
     ) -> None:
-        """Replay these events, or all of a type; if interrupted, print how many were replayed."""
+        """Replay events by id, or all that pass a filter; if interrupted, print the counts."""
         left = list(event_ids)
         try:
             for receiver in receivers:
@@ -253,7 +255,7 @@ class _Replaying:
                     if event_ids:
                         left = await self._replay_named(receiver, left, receivers[-1])
                     else:
-                        await self._replay_all(receiver, event_type)
+                        await self._replay_all(receiver, wanted)
         except (asyncio.CancelledError, StoreError):
             click.echo(f"stopped: {self._summary()}; the rest stays as it was", err=True)
             raise
@@ -275,16 +277,22 @@ class _Replaying:
                 elsewhere.append(event_id)
         return elsewhere
 
-    async def _replay_all(self, receiver: Receiver, event_type: str | None) -> None:
+    async def _replay_all(self, receiver: Receiver, wanted: EventFilter) -> None:
         keys = await keys_of(
             lambda after, limit: receiver.dead.list(
-                event_type=event_type, after=after, limit=limit
+                reason=wanted.reason,
+                event_type=wanted.event_type,
+                handler=wanted.handler,
+                since=wanted.since_unix,
+                where=wanted.where,
+                after=after,
+                limit=limit,
             ),
             is_wanted=_is_dead,
         )
         with ExitStack() as stack:
             move = None
-            if len(keys) > _MANY:
+            if len(keys) > MANY:
                 move = stack.enter_context(self._output.progress("replaying"))
             for done, key in enumerate(keys, start=1):
                 await self._replay_one(receiver, ids_of(key)[1], quietly=move is not None)

@@ -23,7 +23,7 @@ from hookonce.emulator.transport import OutgoingRequest
 from hookonce.events import EVENT_CLASSES
 from hookonce.outcome import Reason
 from hookonce.samples.events import event_body
-from hookonce.sender import ANSWER_SECONDS
+from hookonce.senders import publishing
 from hookonce.stores.protocols import Store
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.verification.secrets import new_secret
@@ -44,7 +44,7 @@ _DUPLICATE: _Answer = (200, Reason.DUPLICATE)
 # An answer with one of these reasons means that the handler runs for the event, now or later.
 _REACHES_HANDLER = {Reason.HANDLED, Reason.STORED, Reason.REJECTED, Reason.HANDLER_FAILED}
 
-# The handler treats the events with these ids in a special way.
+# For these event ids, the handler fails, takes long or rejects the event.
 _FLAKY, _SLOW, _POISON, _UNWANTED = "evt_flaky", "evt_slow", "evt_poison", "evt_unwanted"
 _UNREADABLE = "evt_unreadable"
 
@@ -54,7 +54,7 @@ _ATTEMPTS = {
     _POISON: ["failed"] * _MAX_ATTEMPTS,
     _UNWANTED: ["rejected", "succeeded"],  # the second attempt is a replay
 }
-"""The expected outcomes of the handler's attempts; for other events its first attempt succeeds."""
+"""The expected outcomes of attempts at these events; any other event succeeds at once."""
 
 # How long to wait for the inbox worker, which needs a second or two on an idle machine.
 _INBOX_SECONDS, _POLL_SECONDS = 20.0, 0.02
@@ -70,7 +70,8 @@ _LINE = "{:12}  {:22}  {:14}  {:>3}  {:8}  {:22}  {:>6}  {:>6}"
     "--store",
     "store_url",
     metavar="STORE_URL",
-    help="Use a new endpoint in this store, such as redis://localhost:6379/0. By default the demo"
+    help="Use a new endpoint in this store, such as redis://localhost:6379/0 or"
+    " postgresql://localhost/hooks. By default the demo"
     " uses SQLite in a temporary folder.",
 )
 @store_file_option
@@ -85,7 +86,7 @@ def demo(
     Exits 0 only if every outcome was right.
     """
     url = chosen_url(store_url, store_file)
-    # No log: the demo prints the outcomes.
+    # Log nothing, because the demo prints the outcomes.
     logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)
     with terminated_as_interrupted(), TemporaryDirectory(prefix="hookonce-demo-") as folder:
         store = named_store(url or f"sqlite:///{folder}/demo.db")
@@ -102,7 +103,7 @@ class _Demonstration:
         self._receiver = Receiver(
             secrets=self._secrets,
             store=store,
-            # A new name: the store may know the ids of an earlier demo.
+            # Use a new name, because the store may know the event ids of an earlier demo.
             endpoint=f"demo-{token_hex(4)}",
             inbox=Inbox(max_attempts=_MAX_ATTEMPTS, backoff=0.2) if with_inbox else None,
         )
@@ -135,9 +136,11 @@ class _Demonstration:
         return self._wrong == 0
 
     def _introduce(self) -> None:
-        is_sqlite = isinstance(self._receiver.store, SQLiteStore)
-        store = "SQLite (WAL, synchronous=FULL)" if is_sqlite else "Redis"
-        self._output.say(f"receiver  {self._url}, store {store}")
+        store = self._receiver.store
+        is_sqlite = isinstance(store, SQLiteStore)
+        kind = type(store).__name__.removesuffix("Store")
+        name = "SQLite (WAL, synchronous=FULL)" if is_sqlite else kind
+        self._output.say(f"receiver  {self._url}, store {name}")
         self._output.say("sender    signs with standardwebhooks, posts over HTTP")
         self._output.say(f"endpoint  {self._receiver.endpoint}")
         heading = _LINE.format("time", "type", "id", "try", "verdict", "outcome", "status", "ms")
@@ -191,14 +194,14 @@ class _Demonstration:
         await deliver(unwanted, (202, Reason.ALREADY_DEAD), attempt=2)
         await self._check_dead_letters({**dead, _UNWANTED: "rejected"})
         self._is_repaired = True
-        with suppress(LookupError):  # `_check_dead_letters` has reported a missing dead letter
+        with suppress(LookupError):  # if there is no dead letter, the check above has reported that
             await self._receiver.dead.replay(_UNWANTED)
         await self._check_dead_letters(dead)
 
     async def _begin(self, title: str) -> None:
         """Wait until the inbox is empty, then print the title of the next deliveries."""
         deadline = time.monotonic() + _INBOX_SECONDS
-        while (depth := (await self._receiver.stats()).depth) and time.monotonic() < deadline:  # noqa: ASYNC110 - a store cannot signal it
+        while (depth := (await self._receiver.stats()).depth) and time.monotonic() < deadline:  # noqa: ASYNC110 - poll, because a store cannot signal that the inbox is empty
             await asyncio.sleep(_POLL_SECONDS)
         self._check("the events left in the inbox", depth, 0)
         self._output.say(title, "dim")
@@ -217,12 +220,17 @@ class _Demonstration:
         self._expected_attempts.setdefault(event.id, attempts)
         signed_at = time.time() - age_seconds
         headers = delivery_headers(
-            event, self._signing_secrets, attempt=attempt, signed_at=signed_at, service="example"
+            event,
+            self._signing_secrets,
+            attempt=attempt,
+            signed_at=signed_at,
+            sender=publishing,
+            service="example",
         )
         body = event.body + b" " if is_changed else event.body
         started = time.perf_counter()
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(publishing.rules.patience_seconds):
                 response = await self._http.post(OutgoingRequest(self._url, headers, body))
             status, reason = response.status, response.reason
         except (TimeoutError, ConnectionError) as error:
@@ -245,7 +253,7 @@ class _Demonstration:
                 outcome = "rejected"
                 raise Reject("the handler cannot use it")
             if event.id == _SLOW:
-                await asyncio.sleep(0.2)  # give the copy time to arrive
+                await asyncio.sleep(0.2)  # meanwhile a copy of the delivery arrives
             outcome = "succeeded"
         finally:
             attempts = self._attempts[event.id]
@@ -270,7 +278,7 @@ class _Demonstration:
             self._output.record({"fault": fault, "right": False}, f"WRONG: {fault}", "bold red")
 
     def _print(self, row: _Row, started: float, style: str, wanted: str) -> None:
-        """Print a delivery or an attempt; if ``wanted`` is not empty, the outcome is wrong."""
+        """Print a delivery or an attempt; mark it as wrong if ``wanted`` names another outcome."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
         *shown, status = row

@@ -83,8 +83,9 @@ def doctor(
     memory. It reads the real store, but changes nothing in it.
 
     With --url, the doctor sends signed tests and two forged ones to the server; one has the largest
-    body that the receiver accepts, 2 MiB by default. A test is an event of type webhook.test, which
-    reaches only handlers registered for it by name: no business code runs.
+    body that the receiver accepts, 2 MiB by default. A test is the sender's test event, such as
+    webhook.test, which reaches only handlers registered for it by name: no business code runs. If
+    the sender has no test event, all tests are forged.
     It also repeats the problems and warnings of the server's /readyz, which the server shows to
     requests with $HOOKONCE_HEALTH_TOKEN as a bearer token.
 
@@ -97,7 +98,7 @@ def doctor(
     """
     host, user = _host_of(url), _named_user(user_name)
     output = Output(as_json=as_json)
-    # No log: the findings report the errors.
+    # Log nothing, because the findings report the errors.
     logging.getLogger("hookonce").setLevel(logging.CRITICAL + 1)
     # Keep the application's own output out of the report.
     with contextlib.redirect_stdout(sys.stderr):
@@ -109,7 +110,8 @@ def doctor(
         else:
             # Ask before the test deliveries, because they change what /readyz reports.
             said = None if url is None else _ask_readiness(url, health_url)
-            # Check files before the doctor opens the store.
+            # Check files before the doctor opens the store: this check looks for a process that has
+            # the store open, to learn the service's user.
             rights = [_user_findings(subject.receiver, user) for subject in subjects]
             found = asyncio.run(_examine(subjects, url, host))
             for (_, findings), more in zip(found, rights, strict=True):

@@ -10,7 +10,7 @@ import click
 _UNIT_SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SPAN = re.compile(r"([+-]?)(\d+(?:\.\d+)?)(ms|[smhd]?)", re.ASCII)
 
-# The present minus a longer span could be a date that Python cannot represent.
+# For a longer span, the present minus the span could be a date that Python cannot represent.
 _MOST_DAYS = 1_000_000
 
 

@@ -18,7 +18,7 @@ from hookonce.verification.providers import SECRETS_VARIABLE
 
 from .attempts import Tally, print_report
 from .emulation import Emulation, PacedEmitter, emit_all
-from .loading import load_secrets, secrets_option
+from .loading import load_signing_secret, secrets_option
 from .numbers import FiniteRange
 from .output import Output, json_option, system_fault
 from .statuses import CannotBegin, Status
@@ -188,7 +188,7 @@ def emulate(
 def _signing_secret(
     url: str | None, data: WorkspaceData | None, secrets_file: Path | None
 ) -> str | None:
-    """Return the newest secret, for --to and for described webhooks without a secret.
+    """Return the newest configured secret, if --to or a described webhook needs a secret.
 
     Described webhooks get a new secret if none is configured. Endpoints registered through the API
     always get new secrets.
@@ -203,7 +203,7 @@ def _signing_secret(
             return None
         if secrets_file is None and not os.environ.get(SECRETS_VARIABLE):
             return None
-    return load_secrets(secrets_file)[0]
+    return load_signing_secret(secrets_file)
 
 
 def _loaded(path: Path) -> WorkspaceData:

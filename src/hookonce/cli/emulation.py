@@ -22,9 +22,8 @@ from hookonce.emulator import (
     EventGenerator,
 )
 from hookonce.errors import SecretError
-from hookonce.resources import Channel
+from hookonce.resources import API_KEY_VARIABLE, API_URL_VARIABLE, Channel
 from hookonce.samples.events import new_event_id
-from hookonce.sender import API_KEY_VARIABLE, API_URL_VARIABLE
 
 from .attempts import HEADING, Tally, print_attempt
 from .ending import ended_by_signals
@@ -77,7 +76,7 @@ class PacedEmitter:
             if not self._waits:
                 raise _AllEmitted
             await asyncio.sleep(_POLL_SECONDS)
-            # Postpone all later events by the same time.
+            # Postpone all later events by the time that this event has waited.
             self._started += loop.time() - due
             due = loop.time()
         return await self._service.emit(event, data=data, event_id=new_event_id())
@@ -96,7 +95,7 @@ async def emit_all(
         types: the types of single events; by default all, at realistic rates.
     """
     generator = EventGenerator(seed, channels=emitter.channels)
-    random = Random(f"{seed}:types")  # noqa: S311 - not for secrets
+    random = Random(f"{seed}:types")  # noqa: S311 - no security depends on these choices
     with suppress(_AllEmitted):
         while True:
             if flow is not None:
@@ -203,7 +202,8 @@ class Emulation:
             await self._ended.wait()
 
     def _fail(self, error: Exception) -> None:
-        # Raise the error only at the end, because the code that delivers would ignore it here.
+        # Keep the error and raise it at the end of the run: an error raised here would not end the
+        # run.
         self._fault = error
         self._ended.set()
 

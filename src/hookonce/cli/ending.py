@@ -96,6 +96,9 @@ def terminated_as_interrupted() -> Iterator[None]:
     def receive(_: int, __: FrameType | None) -> None:
         nonlocal is_terminated
         is_terminated = True
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+            # Handle SIGINT again, because a shell makes background commands ignore it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, receive)

@@ -105,7 +105,7 @@ async def created(
     description: str | None = None,
     comment: Callable[[str], str] = lambda _: "",
 ) -> WebhookEndpoint:
-    """Create an endpoint, and write its secret into a locked file that holds no secret.
+    """Create an endpoint, and write its secret into a locked file that holds no secret yet.
 
     Args:
         comment: returns the line above the secret, given the endpoint's id.

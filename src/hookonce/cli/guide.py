@@ -14,7 +14,7 @@ from hookonce.guide import INDEX, Hit, Page, page, pages, search
 from .statuses import Nothing
 
 _WIDEST = 100
-"""The widest text in columns, because longer lines are hard to read."""
+"""The largest width of text, in columns: longer lines are hard to read."""
 
 
 @click.command()

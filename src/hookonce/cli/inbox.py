@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from dataclasses import replace
+from typing import Any
 
 import click
 
 from hookonce.clock import duration_text, system_clock
 from hookonce.stores.activity import ActivityStore, ReportedWorker
+from hookonce.stores.filters import EventFilter
 from hookonce.stores.protocols import InboxStore
-from hookonce.stores.values import DeliveryKey, Entry, StoreStats, Wanted
+from hookonce.stores.values import DeliveryKey, Entry, StoreStats
 from hookonce.watching.workers import WorkerReport, read_report
 
 from .listing import (
@@ -17,6 +19,7 @@ from .listing import (
     EventList,
     change_selected,
     check_selection,
+    filter_options,
     list_options,
     print_list,
     print_one,
@@ -178,14 +181,22 @@ def _seconds_text(seconds: float | None) -> str:
 
 @inbox.command("list")
 @list_options
+@filter_options()
 def list_entries(
-    store_url: str, limit: int, *, every: bool, as_json: bool, **wanted: Unpack[Wanted]
+    store_url: str,
+    limit: int,
+    endpoint: str | None,
+    wanted: EventFilter,
+    *,
+    every: bool,
+    as_json: bool,
 ) -> None:
     """List the events in the inbox, oldest first; --since compares when they arrived.
 
     An event is ready, in flight, or waits until its next attempt is due.
     """
-    print_list(_EVENTS, store_url, None if every else limit, as_json=as_json, **wanted)
+    wanted = replace(wanted, endpoint=endpoint)
+    print_list(_EVENTS, store_url, None if every else limit, wanted=wanted, as_json=as_json)
 
 
 @inbox.command()
@@ -203,13 +214,13 @@ def show(
 @inbox.command()
 @store_argument("[ID]...")
 @click.option("--all", "every", is_flag=True, help="Retry every event that waits.")
-@click.option("--type", "event_type", help="Retry the waiting events of this type.")
+@filter_options()
 @endpoint_option
 @json_option
 def retry(
     store_url: str,
     event_ids: tuple[str, ...],
-    event_type: str | None,
+    wanted: EventFilter,
     endpoint: str | None,
     *,
     every: bool,
@@ -217,16 +228,16 @@ def retry(
 ) -> None:
     """Make events due now that wait for a later attempt.
 
-    Exits 0 if every id is in the inbox.
+    Name them by their ids, or select them with filters: an event must pass all of them. Exits 0 if
+    every id is in the inbox.
     """
-    check_selection(event_ids, event_type, every=every)
+    check_selection(event_ids, wanted, every=every)
     change_selected(
         _EVENTS,
         store_url,
         _made_due,
         event_ids=event_ids,
-        event_type=event_type,
-        endpoint=endpoint,
+        wanted=replace(wanted, endpoint=endpoint),
         is_wanted=lambda entry: entry.state(system_clock()) == "waiting",
         nothing="nothing waits for a later attempt",
         as_json=as_json,

@@ -32,6 +32,7 @@ from hookonce.client.connection import segment
 from hookonce.emulator.rules import SUBSCRIBABLE
 from hookonce.errors import SecretError
 from hookonce.receiver.receiver import replaced
+from hookonce.senders import publishing
 from hookonce.verification.providers import FileSecrets
 from hookonce.verification.secrets import secret_lines
 
@@ -133,7 +134,7 @@ def listen(
     if not path.startswith("/"):
         raise click.BadParameter(f"a path starts with a slash, unlike {path!r}")
     start_logging(log_level, log_format, every_traceback=log_tracebacks)
-    with stand_in_secrets():  # the endpoint's secret will replace the application's secrets
+    with stand_in_secrets():  # only for the import: the endpoint's secret comes later
         loaded = load(receiver, factory=factory)
     if len(loaded.receivers) > 1:
         raise CannotBegin(
@@ -141,6 +142,12 @@ def listen(
             " name one with MODULE:RECEIVER"
         )
     [(own_path, target)] = loaded.receivers.items()
+    if target.sender.envelope != publishing.envelope:
+        raise CannotBegin(
+            f"{receiver} is for the sender {target.sender.name!r}, but this command registers an"
+            " endpoint at the Social Publishing Service; register the tunnel's URL with that"
+            " sender, and run hookonce serve"
+        )
     wanted = events or _handled_types(target)
     if not wanted:
         raise click.UsageError(
@@ -266,7 +273,7 @@ class _Listening:
                     f" deleted, remove {str(self.file.path)!r} and run this again, which creates"
                     " another"
                 ) from None
-            except PermissionDeniedError:  # this key may not disable the endpoint either
+            except PermissionDeniedError:  # such a key may not disable the endpoint either
                 raise
             except BaseException:
                 await self._disable(client, webhook_id)
@@ -346,10 +353,11 @@ class _Listening:
 
 
 def _handled_types(receiver: Receiver) -> tuple[str, ...]:
+    test_type = receiver.sender.rules.test_type
     return tuple(
         one
         for one in SUBSCRIBABLE
-        if any(handler.wants(one, known=True) for handler in receiver.handlers)
+        if any(handler.wants(one, known=True, test_type=test_type) for handler in receiver.handlers)
     )
 
 

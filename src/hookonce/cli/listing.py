@@ -1,7 +1,8 @@
-"""Lists of a store's events: dead letters, and the inbox.
+"""Lists of a store's events: dead letters, the inbox and handled events.
 
 The commands filter, print, show and change the events of every list with this code. A new list is
-another ``EventList``. A new filter is an option in ``list_options`` and a field of ``Wanted``.
+another ``EventList``. A new filter is an option in ``filter_options`` and a field of
+``EventFilter``.
 """
 
 from __future__ import annotations
@@ -9,31 +10,44 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import click
 
+from hookonce.stores.filters import Condition, EventFilter, select
+from hookonce.stores.handled import HandledEvent
 from hookonce.stores.protocols import InboxStore
-from hookonce.stores.values import DeadLetter, DeliveryKey, Entry, StoreStats, delivery_key
+from hookonce.stores.values import (
+    DeadLetter,
+    DeadReason,
+    DeliveryKey,
+    Entry,
+    StoreStats,
+    delivery_key,
+)
 
 from .output import Option, Output, json_option, one_line, together
 from .statuses import Nothing, Status
 from .stores import endpoint_option, store_argument, with_store
 from .times import read_since_seconds, time_text
 
-E = TypeVar("E", bound=DeadLetter | Entry)
+E = TypeVar("E", bound=DeadLetter | Entry | HandledEvent)
 
 NOT_FOUND = "not found"
 """The result for an event that is not in the list."""
 
+MANY = 20
+"""A replay of more events than this shows a progress bar instead of a line for each success."""
+
 # Read pages of this size, because a store may block other calls while it reads a page.
 _PAGE = 500
 
-# How many calls run at the same time: a store sends them in one commit or one round trip.
+# Run this many calls at the same time: a store puts concurrent calls into one commit or one round
+# trip.
 _AT_ONCE = 256
 
-# Count at most this many events behind a filter, because the store must read each of them.
+# With a filter, count at most this many events, because the store must read each of them.
 _MOST_COUNTED = 1000
 
 ReadPage: TypeAlias = Callable[[str | None, int], Awaitable[Sequence[E]]]
@@ -42,12 +56,13 @@ ReadPage: TypeAlias = Callable[[str | None, int], Awaitable[Sequence[E]]]
 
 @dataclass(frozen=True, slots=True)
 class EventList(Generic[E]):
-    """A list of a store's events, and how to read and print it.
+    """A list of a store's events, with the functions that read and print the list.
 
     Attributes:
-        name: how messages call one of its events.
-        find: returns the store's method that lists them.
+        name: the noun for one of the events in messages.
+        find: returns the store's method that lists the events.
         load: returns the store's method that reads one event with its body.
+        count: returns the number of events from a store's counts; None if the counts lack it.
         record: returns the printed fields of one event.
         columns: the headings of the fields, as in ``Output.table``.
     """
@@ -56,14 +71,14 @@ class EventList(Generic[E]):
     nothing: str
     find: Callable[[InboxStore], Callable[..., Awaitable[Sequence[E]]]]
     load: Callable[[InboxStore], Callable[[DeliveryKey], Awaitable[E | None]]]
-    count: Callable[[StoreStats], int]
+    count: Callable[[StoreStats], int] | None
     record: Callable[[E], Mapping[str, Any]]
     columns: Mapping[str, str]
 
-    def pages(self, store: InboxStore, **wanted: object) -> ReadPage[E]:
-        """Return a function that reads one page of the events that match the filters."""
-        find = self.find(store)
-        return lambda after, limit: find(after=after, limit=limit, **wanted)
+    def pages(self, store: InboxStore, wanted: EventFilter) -> ReadPage[E]:
+        """Return a function that reads one page of the events that pass the filter."""
+        find, load = self.find(store), self.load(store)
+        return lambda after, limit: select(find, load, wanted, after=after, limit=limit)
 
     async def endpoints_of(self, store: InboxStore, event_id: str) -> list[str]:
         found = await self.find(store)(event_id=event_id, limit=_PAGE)
@@ -86,23 +101,97 @@ async def keys_of(
 
 
 def ids_of(key: DeliveryKey) -> tuple[str, str]:
-    """Return the endpoint and the event id of a key. An endpoint's name contains no colon."""
+    """Split a key at its first colon, and return the endpoint and the event id."""
     endpoint, _, event_id = key.partition(":")
     return endpoint, event_id
+
+
+def _read_conditions(
+    _: click.Context, __: click.Parameter, texts: tuple[str, ...]
+) -> tuple[str, ...]:
+    for text in texts:
+        try:
+            Condition.parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+    return texts
+
+
+_reason_option: Option = click.option(
+    "--reason",
+    type=click.Choice([str(reason) for reason in DeadReason]),
+    callback=lambda _, __, name: name and DeadReason(name),
+    help="Only dead letters with this reason.",
+)
+type_option: Option = click.option("--type", "event_type", help="Only events of this type.")
+where_option: Option = click.option(
+    "--where",
+    multiple=True,
+    callback=_read_conditions,
+    metavar="FIELD=VALUE",
+    help="Only events whose body has this value, for example data.platform=instagram. Give the"
+    " option again for a second condition.",
+)
+
+
+def since_option(name: str, read: Callable[..., Any]) -> Option:
+    """Return the option ``--since`` for the parameter ``name``; ``read`` converts its text."""
+    return click.option(
+        "--since",
+        name,
+        callback=read,
+        metavar="TIME",
+        help="Only events of this time and later: 90m, 6h, 2d, or 2026-11-20T10:00Z.",
+    )
+
+
+_filter_options: Option = together(
+    type_option, since_option("since_unix", read_since_seconds), where_option
+)
+
+
+def filter_options(
+    *, with_reason: bool = False, handler: str | None = "has failed with or not run for"
+) -> Option:
+    """Return a decorator that adds the parameter ``wanted``, an ``EventFilter``, to a command.
+
+    Args:
+        with_reason: whether the events are dead letters, which have a reason.
+        handler: what the handler of a filter has done with the events, for the help; None for a
+            command that filters by no handler.
+    """
+
+    def decorated(command: Callable[..., None]) -> Any:
+        @wraps(command)
+        def filtered(
+            event_type: str | None,
+            since_unix: float | None,
+            where: tuple[str, ...],
+            handler: str | None = None,
+            reason: DeadReason | None = None,
+            **options: object,
+        ) -> None:
+            wanted = EventFilter(
+                event_type=event_type,
+                handler=handler,
+                reason=reason,
+                since_unix=since_unix,
+                where=where,
+            )
+            command(wanted=wanted, **options)
+
+        decorated_with = _reason_option(filtered) if with_reason else filtered
+        if handler is not None:
+            text = f"Only events that this handler {handler}."
+            decorated_with = click.option("--handler", help=text)(decorated_with)
+        return _filter_options(decorated_with)
+
+    return decorated
 
 
 list_options: Option = together(
     store_argument(),
     click.option("--endpoint", help="Only events of this endpoint."),
-    click.option("--type", "event_type", help="Only events of this type."),
-    click.option(
-        "--since",
-        "since_unix",
-        callback=read_since_seconds,
-        metavar="TIME",
-        help="Only events of this time and later: 90m, 6h, 2d, or 2026-11-20T10:00Z.",
-    ),
-    click.option("--handler", help="Only events that this handler has failed with or not run for."),
     click.option("--limit", default=100, show_default=True, type=click.IntRange(1)),
     click.option("--all", "every", is_flag=True, help="List all events; --limit has no effect."),
     json_option,
@@ -114,20 +203,18 @@ def print_list(
     store_url: str,
     limit: int | None,
     *,
+    wanted: EventFilter,
     as_json: bool,
-    endpoint: str | None = None,
-    **wanted: object,
 ) -> None:
-    """Print the oldest events of a list, and how many follow.
+    """Print the oldest events of a list that pass a filter, and how many follow.
 
     Args:
         limit: how many to print; None for all.
-        wanted: the other filters, as the store's method takes them.
     """
     output = Output(as_json=as_json)
 
     async def print_pages(store: InboxStore) -> None:
-        read = events.pages(store, endpoint=endpoint, **wanted)
+        read = events.pages(store, wanted)
         shown, after = 0, None
         while limit is None or shown < limit:
             count = _PAGE if limit is None else min(_PAGE, limit - shown)
@@ -139,12 +226,15 @@ def print_list(
                 return
             after = page[-1].place
         least = ""
-        if any(wanted.values()):
-            more = len(await read(after, _MOST_COUNTED + 1))
-            if more > _MOST_COUNTED:
-                more, least = _MOST_COUNTED, "more than "
+        if events.count is not None and wanted.is_empty:
+            more = events.count(await store.stats(endpoint=wanted.endpoint)) - shown
         else:
-            more = events.count(await store.stats(endpoint=endpoint)) - shown
+            # With `--where` the store must read each body. So do not count: only find out whether
+            # one more event exists.
+            most = 0 if wanted.where else _MOST_COUNTED
+            more = len(await read(after, most + 1))
+            if more > most:
+                more, least = max(most, 1), "more than " if most else "at least "
         # Print this to standard error, because a program may parse standard output.
         if more > 0:
             click.echo(f"{least}{more} more; --all lists them", err=True)
@@ -169,7 +259,7 @@ def print_one(
     raw: bool,
     as_json: bool,
 ) -> None:
-    """Print one event with its failed attempts and its body, or exit if there is none.
+    """Print one event with its failed attempts and its body; exit if there is no such event.
 
     Args:
         event_ids: the words of the command line, which must be one id.
@@ -194,9 +284,9 @@ def print_one(
     shown = {**events.record(event), "finished": sorted(event.finished)}
     failed = [
         {"number": one.number, "ended_at": time_text(one.ended_unix), "error": one.error}
-        for one in event.history
+        for one in getattr(event, "history", ())  # a handled event has no history
     ]
-    if record := getattr(event, "record", b""):  # of a dead letter that was set aside
+    if record := getattr(event, "record", b""):  # only a dead letter set aside has a record
         shown["record"] = record.decode("ascii", "backslashreplace")
     lines = [
         *(f"{name}: {one_line(value)}" for name, value in shown.items()),
@@ -223,10 +313,12 @@ async def _one_key(
     raise Nothing(f"there is no {events.name} {event_id!r}{where}{hint}")
 
 
-def check_selection(event_ids: Sequence[str], event_type: str | None, *, every: bool) -> None:
-    """Exit with a usage error unless exactly one of ids, a type and --all is given."""
-    if bool(event_ids) + bool(every) + bool(event_type) != 1:
-        raise click.UsageError("name events by their ids, by --type, or --all")
+def check_selection(event_ids: Sequence[str], wanted: EventFilter, *, every: bool) -> None:
+    """Exit with a usage error unless the user gives either ids, or --all or filters."""
+    if bool(event_ids) is (every or not wanted.is_empty):
+        raise click.UsageError(
+            "name events by their ids, or select them with --all or with filters such as --type"
+        )
 
 
 def change_selected(
@@ -235,8 +327,7 @@ def change_selected(
     change: Callable[[InboxStore, DeliveryKey], Awaitable[str]],
     *,
     event_ids: Sequence[str],
-    event_type: str | None,
-    endpoint: str | None,
+    wanted: EventFilter,
     is_wanted: Callable[[E], bool],
     nothing: str,
     as_json: bool,
@@ -248,7 +339,7 @@ def change_selected(
 
     Args:
         change: changes one event, and returns the result to print.
-        event_type: without ids, only events of this type.
+        wanted: without ids, only events that pass this filter; with ids, only its endpoint counts.
         is_wanted: without ids, whether to change a listed event.
         nothing: what to print if no event was chosen.
     """
@@ -256,9 +347,9 @@ def change_selected(
 
     async def change_all(store: InboxStore) -> set[str]:
         if event_ids:
-            keys = await _named_keys(events, store, event_ids, endpoint)
+            keys = await _named_keys(events, store, event_ids, wanted.endpoint)
         else:
-            read = events.pages(store, endpoint=endpoint, event_type=event_type)
+            read = events.pages(store, wanted)
             keys = await keys_of(read, is_wanted=is_wanted)
         return await _for_each(keys, partial(change, store), output)
 
@@ -272,7 +363,7 @@ def change_selected(
 async def _named_keys(
     events: EventList[E], store: InboxStore, event_ids: Sequence[str], endpoint: str | None
 ) -> list[DeliveryKey]:
-    """Return the keys of these events, at one endpoint, or with None at all endpoints.
+    """Return the keys of these events at an endpoint, or at all endpoints if it is None.
 
     The key of an unknown id has the default endpoint: the change will report it as not found.
     """

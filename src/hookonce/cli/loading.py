@@ -25,7 +25,7 @@ from hookonce.verification.providers import (
     FileSecrets,
     read_environment,
 )
-from hookonce.verification.secrets import new_secret, secret_lines
+from hookonce.verification.secrets import new_secret, secret_lines, signing_key
 
 from .output import Option, one_line, system_fault
 from .statuses import CannotBegin
@@ -47,6 +47,20 @@ def load_secrets(path: Path | None) -> tuple[str, ...]:
         raise CannotBegin(str(error)) from None
 
 
+def load_signing_secret(path: Path | None) -> str:
+    """Return the newest configured secret or private key, or exit with an error."""
+    with suppress(OSError):  # `load_secrets` reports what is wrong with the file
+        first = next(iter(unchecked_secrets(path)), "")
+        if first.startswith(("whsk_", "whpk_")):
+            try:
+                signing_key(first)
+            except SecretError as error:
+                place = SECRETS_VARIABLE if path is None else path
+                raise CannotBegin(f"secret 1 in {place} cannot be used: {error}") from None
+            return first
+    return load_secrets(path)[0]
+
+
 def unchecked_secrets(path: Path | None) -> tuple[str, ...]:
     """Return the configured secrets without checking whether they are usable."""
     if path is None:
@@ -57,7 +71,7 @@ def unchecked_secrets(path: Path | None) -> tuple[str, ...]:
 
 @contextmanager
 def stand_in_secrets() -> Iterator[None]:
-    """Set a new secret in the environment during the block, if none is set.
+    """Set a new secret in the environment during the block if the environment has no secret.
 
     A command that needs no secrets can then import a module that reads its secrets at import.
     """
@@ -118,23 +132,9 @@ def load(name: str, *, factory: bool = False) -> Loaded:
     """
     module_name, _, attribute = name.partition(":")
     try:
-        named = import_named(name, factory=factory)
+        named = imported(name, factory=factory)
     except NotFound as error:
         raise CannotBegin(str(error)) from None
-    except SecretError as error:
-        raise CannotBegin(f"{module_name} cannot start: {error}") from None
-    except (click.ClickException, KeyboardInterrupt):
-        raise
-    except SystemExit as error:
-        raise CannotBegin(
-            f"{module_name} called sys.exit({error.code!r}) while it was imported"
-        ) from None
-    except BaseException as error:
-        call = f"; {module_name}.{attribute}()" if factory else ""
-        raise CannotBegin(
-            f"{module_name} cannot start: {start_fault(error)}; python -c"
-            f" 'import {module_name}{call}' shows the full traceback"
-        ) from error
     if not factory and inspect.isfunction(named) and not inspect.signature(named).parameters:
         raise CannotBegin(f"{attribute!r} in {module_name} is a function; call it with --factory")
     receivers = receivers_of(named)
@@ -146,8 +146,33 @@ def load(name: str, *, factory: bool = False) -> Loaded:
     return Loaded(named, receivers)
 
 
+def imported(name: str, *, factory: bool = False) -> object:
+    """Return the object that ``MODULE:NAME`` names, or exit with the error that its module raises.
+
+    Raises:
+        NotFound: as ``import_named`` does.
+    """
+    module_name, _, attribute = name.partition(":")
+    try:
+        return import_named(name, factory=factory)
+    except SecretError as error:
+        raise CannotBegin(f"{module_name} cannot start: {error}") from None
+    except (click.ClickException, KeyboardInterrupt, NotFound):
+        raise
+    except SystemExit as error:
+        raise CannotBegin(
+            f"{module_name} called sys.exit({error.code!r}) while it was imported"
+        ) from None
+    except BaseException as error:
+        call = f"; {module_name}.{attribute}()" if factory else ""
+        raise CannotBegin(
+            f"{module_name} cannot start: {start_fault(error)}; python -c"
+            f" 'import {module_name}{call}' shows the full traceback"
+        ) from error
+
+
 def receivers_of(named: object) -> dict[str, Receiver]:
-    """Return the receivers in an application or collection by path; for a receiver, itself."""
+    """Return the receivers of an application, a collection or a single receiver, by path."""
     if isinstance(named, Receiver):
         return {"": named}
     if isinstance(named, Mapping | list | tuple):
@@ -160,8 +185,8 @@ def receivers_of(named: object) -> dict[str, Receiver]:
 
 
 def start_fault(error: BaseException) -> str:
-    """Return in one line why an application cannot start: the error, and the user's line."""
-    from hookonce.simulation.calls import error_with_line  # noqa: PLC0415 - it loads the emulator and the client
+    """Return one line that says why an application cannot start, and where in the user's code."""
+    from hookonce.simulation.calls import error_with_line  # noqa: PLC0415 - this import is slow: it loads the emulator and the client
 
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
@@ -173,15 +198,15 @@ def start_fault(error: BaseException) -> str:
 
 
 def logged_fault(error: Exception) -> str:
-    """Log the traceback of a failed start at the level debug; return in one line what failed."""
+    """Log the traceback of a failed start at the level debug; return the failure in one line."""
     _log.debug("the traceback of the failed start", exc_info=error)
     fault = start_fault(error)
     is_known = isinstance(error, WebhookError | OSError)
     return fault if is_known else f"{fault}; --log-level debug shows the traceback"
 
 
-class NotFound(LookupError):  # noqa: N818 - the name says what happened
-    """There is no module, object or factory of the name.
+class NotFound(LookupError):  # noqa: N818 - no user sees this name, so it needs no suffix Error
+    """Raised if no module, object or factory has the name.
 
     The class differs from those of errors of the module itself, such as the ``KeyError`` of
     ``os.environ["NAME"]``.
@@ -223,7 +248,7 @@ def import_named(name: str, *, factory: bool) -> object:
 
 
 def _current_folder() -> list[str]:
-    """Return the current folder, unless it no longer exists or Python must not import from it."""
+    """Return the current folder in a list, or an empty list if Python cannot import from there."""
     with suppress(FileNotFoundError):
         if not sys.flags.safe_path:
             return [os.getcwd()]
@@ -231,7 +256,7 @@ def _current_folder() -> list[str]:
 
 
 def _modules_beside(name: str) -> list[str]:
-    """Return the names of all modules in the folder where a module was searched."""
+    """Return the names of all modules in the folders where Python has searched for a module."""
     parent = sys.modules.get(name.rpartition(".")[0])
     if parent is not None:
         return [module.name for module in iter_modules(getattr(parent, "__path__", ()))]
@@ -240,7 +265,7 @@ def _modules_beside(name: str) -> list[str]:
 
 
 def _likely(part: str, named: object) -> str:
-    """Return the name that was probably meant, or else the names that exist, for a message."""
+    """Return a hint for a message: the name that was probably meant, or the names that exist."""
     if isinstance(named, Mapping):
         return f"; there is {', '.join(sorted(map(str, named)))}" if named else ""
     names = {name: one for name, one in getattr(named, "__dict__", {}).items() if name[:1] != "_"}

@@ -95,7 +95,7 @@ _OMITTED = " (this traceback was logged within the last hour; --log-tracebacks l
 
 
 class TextLines(logging.Formatter):
-    """Formats a record as a line of text, with a traceback only if it is wanted.
+    """Formats a record as a line of text, with a traceback only if ``tracebacks`` wants it.
 
     Args:
         form: the format of the line.
@@ -146,7 +146,7 @@ _ABOUT_START = ("Started server process", "Waiting for application startup", "Ap
 
 
 class _OwnStart(logging.Filter):
-    """Drops uvicorn's lines about its start: the command says where it runs, or why it cannot."""
+    """Drops uvicorn's lines about its start, because the command logs lines of its own."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to keep a record."""

@@ -27,7 +27,7 @@ from .supervisor import Member, supervised
 
 _FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
-# How long the command, when it ends, waits for a running answer to Prometheus.
+# At its end, the command waits this long for a request of Prometheus that still runs.
 _SHUTDOWN_SECONDS = 2
 
 
@@ -60,13 +60,13 @@ metrics_address_option: Option = click.option(
 
 
 def check_path(path: str) -> None:
-    """Exit with a usage error if deliveries have the path of the metrics."""
+    """Exit with a usage error if deliveries and metrics have the same path."""
     if path.rstrip("/") == "/metrics":
         raise click.BadParameter("/metrics is the path of the metrics", param_hint="--path")
 
 
 def metrics_of(receivers: Sequence[Receiver]) -> tuple[Callable[[str, int], None], list[Route]]:
-    """Count the receivers' work, and return the route of the metrics; or exit with an error.
+    """Add metrics to the receivers; return the route of the metrics, or exit with an error.
 
     Also returns a function that counts requests, which takes their kind and their status.
     """
@@ -93,7 +93,7 @@ def _or_exit() -> Iterator[None]:
 def supervised_with_metrics(
     count: int, announcement: str, listeners: Sequence[socket.socket] = ()
 ) -> Member:
-    """Like ``supervised``, but the processes add up their metrics.
+    """Call ``supervised``, and let the processes add up their metrics.
 
     They share a folder that the supervisor removes at the end. If ``PROMETHEUS_MULTIPROC_DIR``
     names a folder, they use that folder, and other commands may share it.
@@ -112,7 +112,7 @@ def supervised_with_metrics(
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    """Make a temporary folder, and remove it when the block ends in this process."""
+    """Make a temporary folder; remove it when the block ends here, not in a forked process."""
     try:
         folder = tempfile.mkdtemp(prefix="hookonce-metrics-")
     except OSError as error:

@@ -1,7 +1,8 @@
-"""Numbers on the command line."""
+"""Numbers and rates on the command line."""
 
 from __future__ import annotations
 
+import re
 from math import isfinite
 from typing import Any
 
@@ -18,3 +19,22 @@ class FiniteRange(click.FloatRange):
         if not isfinite(number):
             self.fail(f"{number} is not a finite number.", param, ctx)
         return number
+
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/([smh]))?", re.ASCII)
+_UNIT_SECONDS = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Rate(FiniteRange):
+    """A positive rate, such as ``10/s``, ``100/m`` or ``5``; the command receives it per second."""
+
+    name = "rate"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        found = _RATE.fullmatch(str(value))
+        rate = float(found[1]) / _UNIT_SECONDS[found[2]] if found else 0.0
+        if not rate:
+            self.fail(f"{value!r} is not a rate; write 10/s, 100/m or 5000/h", param, ctx)
+        return super().convert(rate, param, ctx)

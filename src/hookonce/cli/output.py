@@ -101,11 +101,11 @@ class Output:
         self._file: IO[str] | None = None if context is None else context.meta.get(_RECORDS)
         self._console = _Console(highlight=False, soft_wrap=True)
 
-    def record(self, record: Mapping[str, Any], line: str, style: str = "") -> None:
-        """Print a record as JSON, or as a line of text without ``--json``."""
+    def record(self, record: Mapping[str, Any], line: str | None, style: str = "") -> None:
+        """Print the record if ``--json`` is set, else the line; do not print a line of None."""
         if self._as_json:
             self._print_json(record)
-        else:
+        elif line is not None:
             self._print(line, style)
 
     def say(self, line: str = "", style: str = "") -> None:

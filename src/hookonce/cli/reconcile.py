@@ -37,18 +37,6 @@ _ACTIVE = "active"
 """The only status of an endpoint that the interface shows."""
 
 
-def _since(
-    context: click.Context, option: click.Parameter, text: str | None
-) -> datetime | timedelta | None:
-    """Read the start of the compared period; refuse a time in the future."""
-    since = read_since(context, option, text)
-    try:
-        beginning(since, now=utc(system_clock()))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    return since
-
-
 @click.command()
 @click.argument("target", metavar="MODULE:RECEIVER")
 @click.argument("event_ids", metavar="[ID]...", nargs=-1)
@@ -62,10 +50,10 @@ def _since(
 )
 @click.option(
     "--since",
-    callback=_since,
+    callback=read_since,
     metavar="TIME",
     help="How far to look back: 90m, 6h, 2d, or to 2026-11-20T10:00Z; by default as far as the log"
-    " reaches, 14 days.",
+    " reaches.",
 )
 @click.option(
     "--accept",
@@ -105,6 +93,10 @@ def reconcile(
     if accepts != bool(event_ids or every) or (event_ids and every):
         raise click.UsageError("name gaps to accept as --accept ID..., or --accept --all")
     receiver = load_receiver(target)
+    try:
+        beginning(since, now=utc(system_clock()), rules=receiver.sender.rules)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     _check_store(receiver, accepts=accepts)
     output = Output(as_json=as_json)
 
@@ -132,7 +124,7 @@ def reconcile(
 
 
 def _check_store(receiver: Receiver, *, accepts: bool) -> None:
-    """Exit if this cannot be the receiver's store: in an empty store every event would be a gap."""
+    """Exit if the store is unusable: in an empty store, every event would look like a gap."""
     if accepts and not isinstance(receiver.store, ReconcilingStore):
         kind = type(receiver.store).__name__
         raise CannotBegin(f"the receiver's store, a {kind}, cannot remember accepted gaps")

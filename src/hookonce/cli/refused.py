@@ -36,12 +36,12 @@ _log = get_logger("hookonce.requests")
 
 MOST_FILES = 100
 MOST_BYTES = 20 * 1024 * 1024
-_LARGEST_BODY = MOST_BYTES // 2  # if the body is larger, only the headers are saved
+_LARGEST_BODY = MOST_BYTES // 2  # if the body is larger, save only the headers
 
-# The largest number of requests that may wait for the thread, and of the bytes of their bodies.
+# Limits of the requests that wait to be written: their number, and the bytes of all their bodies.
 _MOST_WAITING = 16
 _MOST_WAITING_BYTES = 8 * 1024 * 1024
-# The pause after each file, so that even a flood takes little time of the disk and the processor.
+# The pause after each file limits the load of the disk and the processor in a flood of requests.
 _PAUSE_SECONDS = 0.05
 # How long a shutdown waits until the last requests are saved.
 _END_SECONDS = 2.0
@@ -99,16 +99,16 @@ class RefusedRequests(Observer):
         self._thread.join(_END_SECONDS)
 
     def around(self, app: ASGIApp) -> ASGIApp:
-        """Wrap an application, so that this object knows the request that is being answered."""
+        """Wrap an application, so that ``delivery_answered`` knows the request of the answer."""
 
         async def with_scope(scope: Scope, receive: Receive, send: Send) -> None:
-            _current_scope.set(scope)  # the server runs each request in a context of its own
+            _current_scope.set(scope)  # needs no reset: each request has its own context
             await app(scope, receive, send)
 
         return with_scope
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Hand a refused request to the thread; drop it if too many wait."""
+        """Hand a refused request to the writing thread; drop it if too many requests wait."""
         outcome, received = record.outcome, record.received
         if not 400 <= outcome.status < 500:
             return
@@ -161,7 +161,7 @@ class RefusedRequests(Observer):
             self._has_ended.wait(_PAUSE_SECONDS)
 
     def _next(self) -> SavedRequest | None:
-        """Wait for the next request to save; return None after the end."""
+        """Wait for a request to save; return None if the context has ended and none is left."""
         with self._changed:
             while not self._waiting:
                 if self._has_ended.is_set():

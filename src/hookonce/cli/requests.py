@@ -24,11 +24,9 @@ _MOST_PLACES = 100  # limited, because strangers choose the paths
 _SHOWN_PLACES = 3
 _MOST_PATH_CHARACTERS = 100
 
-_DELIVERY_HEADER = b"webhook-id"
-
 
 class RequestKind(StrEnum):
-    """Which part of the server a request is for: the label of its metric."""
+    """Which part of the server answered a request; a metric has this value as a label."""
 
     RECEIVER = "receiver"
     """A receiver answered."""
@@ -39,7 +37,7 @@ class RequestKind(StrEnum):
     UNKNOWN = "unknown"
     """The answer was a 404, a 405 or a redirect."""
     MISDIRECTED = "misdirected"
-    """The answer was a 404, a 405 or a redirect, and the request has a ``webhook-id`` header."""
+    """The answer was a 404, a 405 or a redirect, and the request has the header of a signed id."""
 
 
 class _Place(NamedTuple):
@@ -59,6 +57,7 @@ class RequestLog:
     Args:
         own_paths: the paths of health checks, metrics and the inspector, with all paths below them.
         delivery_paths: the paths of the receivers, for messages.
+        delivery_headers: the headers that only deliveries have, in lower case.
         count: called with the kind and the status of each answer.
     """
 
@@ -68,11 +67,13 @@ class RequestLog:
         *,
         own_paths: Collection[str],
         delivery_paths: Collection[str] = (),
+        delivery_headers: Collection[bytes] = (b"webhook-id",),
         count: Callable[[str, int], object] | None = None,
     ) -> None:
         self._app = app
         self._own_paths = tuple(own_paths)
         self._delivery_paths = ", ".join(delivery_paths)
+        self._delivery_headers = frozenset(delivery_headers)
         self._count = count
         self._unknown: Counter[_Place] = Counter()
         self._misdirected: Counter[_Place] = Counter()
@@ -118,7 +119,7 @@ class RequestLog:
         if any(path == own or path.startswith(f"{own}/") for own in self._own_paths):
             return RequestKind.SERVER
         if 300 <= status < 400 or status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
-            is_delivery = any(name == _DELIVERY_HEADER for name, _ in headers)
+            is_delivery = any(name in self._delivery_headers for name, _ in headers)
             return RequestKind.MISDIRECTED if is_delivery else RequestKind.UNKNOWN
         return RequestKind.APPLICATION
 

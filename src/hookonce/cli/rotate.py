@@ -23,7 +23,7 @@ import httpx2
 
 from hookonce.client import ApiError, Client, NoAnswerError, UnreadableAnswerError
 from hookonce.errors import SecretError
-from hookonce.sender import TOLERANCE_SECONDS, TWO_SIGNATURES_SECONDS
+from hookonce.senders import publishing
 from hookonce.verification.secrets import fingerprint, secret_lines
 
 from .durations import Duration
@@ -35,7 +35,8 @@ from .service import read_id, service_options, with_client
 from .statuses import CannotBegin, Nothing, Status
 
 _LOOK_SECONDS = 0.5
-# Several processes may share one address, and every process must know the secret.
+# This many answers in a row must confirm the new secret: several processes may share one address,
+# and each of them must know the secret.
 _ANSWERS_IN_A_ROW = 3
 
 # The service signs with two secrets (interface, Events: Delivery behaviour). The interface does not
@@ -180,7 +181,7 @@ class _Rotation:
                 self._say("resumed", f"continuing the rotation of {_time(rotation.at)}")
             if not await self._is_known():
                 return False
-        ends = rotation.at + timedelta(seconds=TWO_SIGNATURES_SECONDS)
+        ends = rotation.at + timedelta(seconds=publishing.rules.two_signatures_seconds or 0.0)
         self._say(
             "ready",
             f"to remove the old secret, run this with --finish from {_time(_removable(rotation))}"
@@ -268,7 +269,8 @@ class _Rotation:
         """Ask ``/readyz`` once; return why the receiver does not know the secret, or None."""
         headers = {"authorization": f"Bearer {self.token}"}
         try:
-            # Use a new connection for each request, because another process may accept it.
+            # Use a new connection for each request, because another process may accept the next
+            # connection.
             async with httpx2.AsyncClient(timeout=5.0, trust_env=False) as http:
                 answer = (await http.get(url, headers=headers)).json()
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -284,14 +286,14 @@ class _Rotation:
         self.output.record({"webhook": self.webhook_id, "step": step, **more}, line)
 
     def _fail(self, step: str, line: str) -> bool:
-        """Report a fault, and return False: the step failed."""
+        """Report that a step has failed, and return False."""
         self.output.record({"webhook": self.webhook_id, "step": step, "fault": line}, line, "red")
         return False
 
 
 def _removable(rotation: OpenRotation) -> datetime:
     """Return the time after which deliveries with only the old signature are too old to accept."""
-    return rotation.at + timedelta(seconds=TOLERANCE_SECONDS)
+    return rotation.at + timedelta(seconds=publishing.tolerance_seconds)
 
 
 def _time(at: datetime) -> str:

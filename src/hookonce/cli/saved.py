@@ -18,7 +18,7 @@ _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 
 
 class Refused(NamedTuple):
-    """How a receiver refused a request.
+    """A receiver's refusal of a request.
 
     Attributes:
         endpoint: the name of the receiver's endpoint.

@@ -147,7 +147,7 @@ class SecretsFile:
         os.fsync(self._folder)
 
     def prove_replaceable(self) -> None:
-        """Check that ``replace`` will succeed after a rotation; raise its error if not."""
+        """Replace the file by the same text, so that an error shows before a rotation begins."""
         text, is_new = self.read(), not self.path.exists()
         self.replace(text)
         if is_new:

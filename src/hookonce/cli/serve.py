@@ -51,10 +51,10 @@ _log = get_logger("hookonce")
 
 TOKEN_VARIABLE = "HOOKONCE_INSPECTOR_TOKEN"  # noqa: S105 - the variable's name, not a token
 # With --reload, all processes get one generated token through this variable.
-_GENERATED_TOKEN_VARIABLE = "_HOOKONCE_GENERATED_INSPECTOR_TOKEN"  # noqa: S105 - the same
+_GENERATED_TOKEN_VARIABLE = "_HOOKONCE_GENERATED_INSPECTOR_TOKEN"  # noqa: S105 - the variable's name, not a token
 
-# How long a shutdown waits for open requests; no answer takes so long. After that, the receiver's
-# lifespan drains the handlers.
+# How long a shutdown waits for open requests: longer than any answer takes. After that, the
+# receiver's lifespan drains the handlers.
 _SHUTDOWN_SECONDS = 30
 
 # How many new connections may wait in the kernel until the server accepts them.
@@ -172,10 +172,11 @@ def serve(
     MODULE:APP names an application with receivers, which keeps its own paths. MODULE:RECEIVERS
     names a mapping or a list of receivers; each receives deliveries at /webhooks/ENDPOINT.
 
-    With --processes, several processes share the port and the store, which must be SQLite or Redis.
-    Each of them works on an embedded inbox. Limits apply to one process, and /readyz reports on the
-    process that answers. A process that cannot start, or that dies again and again, ends the
-    command. The first SIGTERM or Ctrl-C shuts all of them down in order, the second kills them.
+    With --processes, several processes share the port and the store, which must be SQLite,
+    PostgreSQL or Redis. Each of them works on an embedded inbox. Limits apply to one process, and
+    /readyz reports on the process that answers. A process that cannot start, or that dies again and
+    again, ends the command. The first SIGTERM or Ctrl-C shuts all of them down in order, the second
+    kills them.
 
     /readyz gives its reasons only to requests with $HOOKONCE_HEALTH_TOKEN as a bearer token.
 
@@ -199,7 +200,7 @@ def serve(
     if member is not None and any(isinstance(one.store, MemoryStore) for one in targets):
         raise CannotBegin(
             f"{receiver} keeps its store in memory, which processes cannot share; for --processes"
-            " give it sqlite:///file.db or redis://host"
+            " give it sqlite:///file.db, postgresql://host/database or redis://host"
         )
     inspector, generated_token = None, None
     if with_inspector:
@@ -262,7 +263,7 @@ def _run(server: uvicorn.Server, listeners: list[socket.socket], start: Reported
         server.run(listeners)
     if start.fault is not None:
         raise CannotBegin(f"the application cannot start: {start.fault}")
-    if not server.started:  # a signal came first
+    if not server.started:  # a signal ended the server before it had started
         sys.exit(Status.CANNOT_BEGIN)
 
 
@@ -319,7 +320,14 @@ def served_app(
     if inspector is not None:
         own_paths.append(INSPECTOR_PATH)
     delivery_paths = [each or path for each in loaded.receivers]
-    return RequestLog(app, own_paths=own_paths, delivery_paths=delivery_paths, count=count_request)
+    prefixes = {prefix for one in receivers for prefix in one.sender.headers}
+    return RequestLog(
+        app,
+        own_paths=own_paths,
+        delivery_paths=delivery_paths,
+        delivery_headers=[f"{prefix}-id".encode() for prefix in prefixes],
+        count=count_request,
+    )
 
 
 def _check_paths(
@@ -340,14 +348,14 @@ def _check_paths(
 
 def _refused_requests(folder: Path) -> RefusedRequests:
     try:
-        from .refused import RefusedRequests  # noqa: PLC0415 - it needs fcntl, which Windows lacks
+        from .refused import RefusedRequests  # noqa: PLC0415 - the supervisor needs fcntl, which Windows lacks
     except ImportError:
         raise CannotBegin("--save-refused needs fcntl, which this system lacks") from None
     return RefusedRequests(folder)
 
 
 def _check_several(*, with_inspector: bool, with_reload: bool) -> None:
-    """Exit with a usage error if there are several processes and an option needs only one."""
+    """Exit with a usage error if an option does not allow several processes."""
     if with_reload:
         raise click.UsageError("--reload restarts one process; leave out --processes")
     if with_inspector:
@@ -359,8 +367,8 @@ def _check_several(*, with_inspector: bool, with_reload: bool) -> None:
 
 
 def _own_name(host: str) -> str:
-    """Return the host of the server's own URL, given the host that the server listens on."""
-    if host in {"", "0.0.0.0", "::"}:  # noqa: S104 - compared
+    """Return a host at which this machine reaches a server that listens on ``host``."""
+    if host in {"", "0.0.0.0", "::"}:  # noqa: S104 - this line compares the address, and does not bind it
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
 
@@ -368,7 +376,7 @@ def _own_name(host: str) -> str:
 def _inspector(receivers: Sequence[Receiver], hosts: Sequence[str]) -> tuple[Inspector, str | None]:
     """Return the inspector, and its token if the token was generated; or exit with an error."""
     try:
-        from hookonce.operations.inspector import (  # noqa: PLC0415 - it needs jinja2, an optional dependency
+        from hookonce.operations.inspector import (  # noqa: PLC0415 - the inspector needs jinja2, an optional dependency
             LOOPBACK_HOSTS,
             Inspector,
         )
@@ -386,7 +394,7 @@ def _inspector(receivers: Sequence[Receiver], hosts: Sequence[str]) -> tuple[Ins
 def _refusing(receiver: Receiver) -> ASGIApp:
     """Return an application that answers 503, for connections over the limit."""
 
-    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of an ASGI application
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - an ASGI application has these parameters
         note_unread(receiver, OVERLOADED, 0.0)
         await respond(send, OVERLOADED, closing=scope)
 
@@ -396,7 +404,7 @@ def _refusing(receiver: Receiver) -> ASGIApp:
 def _restart_at_changes() -> None:
     """Run this command without --reload, and restart it whenever a Python file changes."""
     try:
-        from watchfiles import PythonFilter, run_process  # noqa: PLC0415 - only --reload needs it
+        from watchfiles import PythonFilter, run_process  # noqa: PLC0415 - only --reload needs this module
     except ImportError:
         raise CannotBegin("--reload needs watchfiles: pip install watchfiles") from None
     arguments = [one for one in sys.argv[1:] if one != "--reload"]
@@ -419,7 +427,7 @@ async def open_once(receiver: Receiver) -> None:
 
 @contextmanager
 def loopback_listener(port: int) -> Iterator[socket.socket]:
-    """Bind a port of the loopback interface during the block; connections wait for a server.
+    """Listen on a loopback port during the block; the kernel queues connections for a server.
 
     Raises:
         CannotBegin: the port is taken.
@@ -442,7 +450,7 @@ async def serving_at(listener: socket.socket, app: ASGIApp) -> AsyncIterator[str
     Raises:
         CannotBegin: the application does not start.
     """
-    server = _WithoutSignals(uvicorn.Config(app, log_config=None, access_log=False))
+    server = _WithoutSignals(uvicorn.Config(app, ws="none", log_config=None, access_log=False))
 
     async def serve_until_end() -> None:
         # uvicorn calls sys.exit() if the application does not start.

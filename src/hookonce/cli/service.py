@@ -22,7 +22,7 @@ from hookonce.client import (
     UnreadableAnswerError,
 )
 from hookonce.client.connection import segment
-from hookonce.sender import API_KEY_VARIABLE, API_URL_VARIABLE
+from hookonce.resources import API_KEY_VARIABLE, API_URL_VARIABLE
 
 from .output import Option, cut, json_option, together
 from .statuses import Nothing
@@ -96,7 +96,7 @@ def with_client(api_url: str, key_file: Path | None, use: Callable[[Client], Awa
 
 
 def with_advice(error: ClientError, api_url: str) -> str:
-    """Return the text of an error; add the URL if it may belong to another server."""
+    """Return the text of an error; add the API's URL if that URL may be wrong."""
     is_elsewhere = isinstance(error, UnreadableAnswerError) or (
         isinstance(error, NoAnswerError) and not error.may_have_arrived
     )

@@ -18,6 +18,7 @@ Status Meaning
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import ClassVar
 
 import click
 
@@ -39,10 +40,10 @@ ENDED_BY_SIGNAL = 128
 class CannotBegin(click.ClickException):
     """Ends a command that cannot start, with one line that gives the reason."""
 
-    exit_code = Status.CANNOT_BEGIN
+    exit_code: ClassVar[int] = Status.CANNOT_BEGIN
 
 
 class Nothing(click.ClickException):
     """Ends a command if its event or endpoint does not exist, or if its server does not answer."""
 
-    exit_code = Status.FOUND
+    exit_code: ClassVar[int] = Status.FOUND

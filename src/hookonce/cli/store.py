@@ -1,6 +1,8 @@
-"""``hookonce store``: back up a store, restore it, and raise its format."""
+"""``hookonce store``: back up a store, restore it, raise its format, and print its tables."""
 
 from __future__ import annotations
+
+from importlib import import_module
 
 import click
 
@@ -82,10 +84,32 @@ def upgrade(store_url: str, *, as_json: bool) -> None:
     Output(as_json=as_json).record({"before": done.before, "after": done.after}, line)
 
 
+@store.command()
+@click.option(
+    "--schema", default="hookonce", show_default=True, help="The schema of the store's URL."
+)
+def sql(schema: str) -> None:
+    """Print the SQL that creates the tables of a PostgreSQL store.
+
+    A role that may create a schema needs no SQL: the store creates its tables. Otherwise the owner
+    runs this SQL, and grants the receiver's role USAGE on the schema, and SELECT, INSERT, UPDATE,
+    DELETE and TRUNCATE on all its tables.
+    """
+    try:
+        postgres = import_module("hookonce.stores.postgres")
+        text: str = postgres.schema_sql(schema)
+    except (ValueError, ImportError) as error:
+        raise CannotBegin(str(error)) from None
+    click.echo(text.strip())
+
+
 def _sqlite_store(url: str) -> SQLiteStore:
     store = named_store(url)
     if not isinstance(store, SQLiteStore):
-        raise CannotBegin("this copies SQLite stores; back up Redis as its manual says")
+        raise CannotBegin(
+            "this copies SQLite stores; back up PostgreSQL or Redis as its manual says, with"
+            " pg_dump for example"
+        )
     return store
 
 

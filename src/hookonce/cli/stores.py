@@ -16,6 +16,7 @@ from hookonce.clock import system_clock
 from hookonce.errors import StoreError
 from hookonce.stores import open_store
 from hookonce.stores.applications import RegisteringStore
+from hookonce.stores.memory import MemoryStore
 from hookonce.stores.protocols import InboxStore, Store
 
 from .loading import load_receivers, stand_in_secrets
@@ -26,18 +27,25 @@ T = TypeVar("T")
 
 STORE_VARIABLE = "HOOKONCE_STORE"
 
-STORE_HELP = f"""STORE_URL is the URL of the receiver's store, for example sqlite:///hookonce.db
-or redis://localhost:6379/0. MODULE:RECEIVER in its place names a receiver that uses the store.
-Every user of the machine can see arguments: put a URL with a password into the environment variable
-{STORE_VARIABLE}, or into a file named by --store-file."""
+STORE_HELP = f"""STORE_URL is the URL of the receiver's store, for example sqlite:///hookonce.db,
+postgresql://localhost/hooks or redis://localhost:6379/0. MODULE:RECEIVER in its place names a
+receiver that uses the store. Every user of the machine can see arguments: put a URL with a password
+into the environment variable {STORE_VARIABLE}, or into a file named by --store-file."""
 """The help text about stores, for every group of commands that takes a store."""
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
-store_file_option: Option = click.option(
-    "--store-file",
-    type=_file,
-    help="A file with the URL of --store. Every user of the machine can see arguments.",
-)
+
+
+def store_file_option_for(option: str) -> Option:
+    """Return the option ``--store-file``: a file that contains the URL, in place of ``option``."""
+    return click.option(
+        "--store-file",
+        type=_file,
+        help=f"A file with the URL of {option}. Every user of the machine can see arguments.",
+    )
+
+
+store_file_option: Option = store_file_option_for("--store")
 endpoint_option: Option = click.option(
     "--endpoint", help="Only at this endpoint; by default at all endpoints in the store."
 )
@@ -91,14 +99,14 @@ def _named(words: tuple[str, ...], store_file: Path | None) -> tuple[str, tuple[
     return words[0], words[1:]
 
 
-def chosen_url(url: str | None, file: Path | None) -> str | None:
-    """Return the URL of --store or --store-file; None if neither is given.
+def chosen_url(url: str | None, file: Path | None, option: str = "--store") -> str | None:
+    """Return the URL of an option or of --store-file; None if neither is given.
 
     A command with these options does not read the environment variable: it is a trial, and must not
     write into the store that other commands look after.
     """
     if url is not None and file is not None:
-        raise click.UsageError("name the store by --store or by --store-file")
+        raise click.UsageError(f"name the store by {option} or by --store-file")
     return url if file is None else _url_in(file)
 
 
@@ -135,12 +143,16 @@ def check_store(url: str) -> None:
     run(open_it())
 
 
-# MODULE:NAME of a receiver. No URL has this form.
+_IN_MEMORY = (
+    "only its own process can see what is in memory://; name a store in a file or on a server"
+)
+
+# The form of MODULE:NAME. No store's URL has this form.
 _TARGET = re.compile(r"[\w.]+:[\w.]+")
 
 
 def is_target(word: str) -> bool:
-    """Return whether a word has the form MODULE:NAME, and not that of a store's URL."""
+    """Return whether a word has the form MODULE:NAME, which no store's URL has."""
     return _TARGET.fullmatch(word) is not None
 
 
@@ -156,10 +168,7 @@ def named_store(url: str) -> InboxStore:
     else:
         store = _store(url)
     if not isinstance(store, InboxStore):
-        raise CannotBegin(
-            "only its own process can see what is in memory://; name a store in a file or on a"
-            " server"
-        )
+        raise CannotBegin(_IN_MEMORY)
     return store
 
 
@@ -185,6 +194,8 @@ def use_existing(store: object) -> None:
     empty file is refused too: the folder's owner could link to an empty file of another user.
     """
     click.echo(f"store: {store}", err=True)
+    if isinstance(store, MemoryStore):
+        raise CannotBegin(_IN_MEMORY)
     file = store.place if isinstance(store, RegisteringStore) else None
     if not isinstance(file, Path):
         return

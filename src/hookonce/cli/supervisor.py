@@ -52,8 +52,8 @@ _TICK_SECONDS = 0.1
 _STABLE_SECONDS = 10.0
 _MAX_FAILURES = 5
 _PAUSE_STEP_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 30.0
-# A longer time without a failure resets the count: a process that fails at every start fails more
-# often than this, even with the longest pause between its starts.
+# After this time without a failure, the count of failures begins again at zero. A process that
+# fails at every start fails more often than this, even with the longest pause between its starts.
 _RESET_SECONDS = 60.0
 
 # How long a process may take to end if it was not ready yet: only a ready process reports its own
@@ -80,7 +80,8 @@ class Member:
         Args:
             end_seconds: how long its shutdown may take before the supervisor kills it.
         """
-        # Ignore the end of the supervisor here: the other thread notices it and ends this process.
+        # Ignore here that the supervisor has ended: the other thread notices it, and ends this
+        # process.
         with suppress(OSError):
             self._line.sendall(f"{os.getpid()} {end_seconds}\n".encode())
 
@@ -137,8 +138,8 @@ class _Supervisor:
         before = {number: signal.signal(number, self._note_signal) for number in _SIGNALS}
         while True:
             while self._lacks_process():
-                # Block signals: a new process would run the supervisor's handlers, and lose the
-                # signal.
+                # Block signals during the fork: until the new process has its own handlers, it
+                # would lose a signal.
                 signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
                 place = self._free_place()
                 is_new = self._fork(place)
@@ -161,7 +162,7 @@ class _Supervisor:
         self._signals.append(number)
 
     def _lacks_process(self) -> bool:
-        """Return whether to start a process; the second must wait until the first is ready."""
+        """Return whether to start a process now; the first must be ready before others start."""
         wanted = self._count if self._has_started else 1
         return (
             self._deadline is None
@@ -174,7 +175,7 @@ class _Supervisor:
         return min(set(range(self._count)) - taken)
 
     def _fork(self, place: int) -> bool:
-        """Start a process; return True in it, and False in the supervisor."""
+        """Fork a process; return True in the new process, and False in the supervisor."""
         sys.stdout.flush()
         sys.stderr.flush()
         try:
@@ -225,7 +226,7 @@ class _Supervisor:
                 _log.error("process %s %s", name, how)
                 self._status = self._status or 1
         elif not self._has_started:
-            # With these two statuses the process has printed the reason.
+            # With these statuses the process has printed the reason, so log nothing.
             if status not in {Status.FOUND, Status.CANNOT_BEGIN}:
                 _log.error("process %s %s before it was ready", name, how)
             self._shut_down(max(1, status))

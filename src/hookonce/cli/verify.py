@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from hookonce.operations.diagnosis import diagnose
-from hookonce.sender import TOLERANCE_SECONDS
+from hookonce.senders import Sender
 from hookonce.verification.secrets import fault_among
 
 from .durations import Duration
@@ -16,6 +16,7 @@ from .loading import secrets_option, unchecked_secrets
 from .numbers import FiniteRange
 from .output import Output, json_option
 from .saved import Refused, SavedRequest, header_lines
+from .senders import sender_option
 from .statuses import Status
 
 _file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -41,11 +42,11 @@ _file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 )
 @click.option(
     "--tolerance",
-    default=f"{TOLERANCE_SECONDS:g}s",
-    show_default=True,
     type=Duration(0),
-    help="How far the timestamp may be off, such as 30s or 5m.",
+    help="How far the timestamp may be off, such as 30s; by default the sender's tolerance, 5m for"
+    " the built-in senders.",
 )
+@sender_option
 @secrets_option
 @click.option(
     "--retired-secrets-file",
@@ -58,7 +59,8 @@ def verify(
     headers_file: Path | None,
     body_file: Path | None,
     now: float | None,
-    tolerance: float,
+    tolerance: float | None,
+    sender: Sender,
     secrets_file: Path | None,
     retired_secrets_file: Path | None,
     *,
@@ -85,6 +87,7 @@ def verify(
         retired=unchecked_secrets(retired_secrets_file) if retired_secrets_file else (),
         now=now,
         tolerance=tolerance,
+        sender=sender,
     )
     delivery = found.delivery
     findings = [{"cause": one.cause, "fix": one.fix} for one in found.explanations]

@@ -46,10 +46,10 @@ def worker(
     MODULE:APP, or MODULE:RECEIVERS, names several receivers; the worker serves each that has an
     inbox.
 
-    You can run several workers: on one machine with SQLite, on many with Redis. At the first
-    SIGTERM or Ctrl-C the worker fetches no more events, lets running handlers finish within the
-    receiver's Limits.drain_seconds, and releases the rest. The second signal kills it; the events
-    that it was handling are free again when their leases end.
+    You can run several workers: on one machine with SQLite, on many with PostgreSQL or Redis. At
+    the first SIGTERM or Ctrl-C the worker fetches no more events, lets running handlers finish
+    within the receiver's Limits.drain_seconds, and releases the rest. The second signal kills it;
+    the events that it was handling are free again when their leases end.
 
     With --processes, signals reach all processes. A process that cannot start, or that dies again
     and again, ends the command.
@@ -70,7 +70,7 @@ def worker(
             f"{receiver} has no inbox: it handles events inside the request. For a worker, create"
             " it with Receiver(inbox=Inbox(embedded=False), …)"
         )
-    # Configure again: the imported module may have changed the logging.
+    # Configure the log again, because the imported module may have changed it.
     start_logging(log_level, log_format, every_traceback=log_tracebacks)
     collect_rarely()
     run(_work(targets, receiver, member, listeners))
@@ -108,6 +108,6 @@ async def _work(
                     _log.info(
                         "shutting down: running handlers may finish; a second signal kills them"
                     )
-            # Close all receivers at once: otherwise one would fetch events while another drains.
+            # Close all receivers at once: otherwise some would fetch events while another drains.
             finally:
                 await asyncio.gather(*(stack.aclose() for stack in stacks))

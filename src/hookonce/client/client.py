@@ -10,8 +10,7 @@ import httpx2
 
 from ..clock import span_seconds
 from ..errors import shows_half_built
-from ..resources import Channel, Me, Page
-from ..sender import API_URL_VARIABLE
+from ..resources import API_URL_VARIABLE, Channel, Me, Page
 from .comments import Comments
 from .connection import Connection, Item, Operation, fault_of_address
 from .errors import ApiKeyError
@@ -125,7 +124,7 @@ class Client:
 
     @property
     def quota(self) -> Quota | None:
-        """The rest of the day's quota at the last answer; None before the first answer."""
+        """The quota that the service has last reported; None before the first report."""
         return self._watch.current
 
     async def me(self) -> Me:

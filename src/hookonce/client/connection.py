@@ -52,8 +52,8 @@ _MOST_PROBLEMS = 5
 _MOST_ANSWER_BYTES = 16 * 1024 * 1024
 _TOO_LONG = f"the answer is longer than {_MOST_ANSWER_BYTES >> 20} MiB; ask for smaller pages"
 
-# A parsed value uses far more memory than its bytes, and an invalid value adds an error object. A
-# page of 100 posts with 50 channels each has 20,000 values.
+# Limit the number of values too: a parsed value uses far more memory than its bytes, and an invalid
+# value adds an error object. A page of 100 posts with 50 channels each has 20,000 values.
 _MOST_VALUES = 100_000
 _TOO_MANY = f"the answer has more than {_MOST_VALUES} values; ask for smaller pages"
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -62,9 +62,9 @@ _BEFORE_A_VALUE = (b",", b"[", b"{")
 
 _ENCODED_TWICE = "the answer is compressed more than once"
 
-# Upload headers that the service asks for, but that the client does not send. Some control the
-# connection or the destination (RFC 9110, 7.2 and 7.6.1); the client computes the length itself;
-# the storage gets no cookies.
+# Upload headers that the client never sends, even if the service asks for them. Some control the
+# connection or the destination (RFC 9110, 7.2 and 7.6.1). The client computes the length itself.
+# The storage must get no cookies.
 _NO_UPLOAD_HEADERS = frozenset(
     {
         *("connection", "content-length", "cookie", "expect", "host", "http2-settings"),
@@ -86,7 +86,7 @@ _ANOTHER_LOOP = "the client belongs to another event loop: make one client in ea
 
 
 class Item(Resource, Generic[T]):
-    """The answer to an operation on one item, which the service returns under ``data``."""
+    """An answer with one item, which the service puts under ``data``."""
 
     data: T
 
@@ -110,7 +110,7 @@ class Operation:
 
 
 class Connection:
-    """Sends requests to the base address with the key, and files to the storage without it.
+    """Sends requests with the key to the base address, and files without the key to the storage.
 
     Args:
         base_url: the checked address of the service, with or without ``/v1`` at the end.
@@ -135,7 +135,7 @@ class Connection:
         self._allow_http = allow_http
         base = urlsplit(self.base_url)
         self._host, self._scheme = base.hostname or "", base.scheme
-        # A connection to a private address sets this to true later.
+        # `_attempt` sets this to true after a connection to a private address.
         self._service_is_private = _is_private_host(self._host)
         self._key = key
         self._patience = patience
@@ -151,7 +151,7 @@ class Connection:
             # A proxy named in the environment cannot reach this machine.
             trust_env=not _is_this_machine(self._host),
         )
-        # Only httpx2's own transport surely supports the trace extension.
+        # The user's own transport may not support httpx2's trace extension.
         self._is_traced = transport is None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -218,10 +218,10 @@ class Connection:
         if self._shows_key(url, *given.values()):
             raise UploadError(media_id, "the service wants the API key sent to the storage")
         file = _Watched(content)
-        # `httpx2.AsyncClient.build_request` would add the client's own headers.
+        # Do not call `httpx2.AsyncClient.build_request`, which would add the client's own headers.
         sent = {**given, "content-length": str(size)}
         request = httpx2.Request(method, address, headers=sent, content=file)
-        # Replace httpx2's copy of the URL, which would show the path in the log.
+        # httpx2 logs the URL of a request. Replace the URL, so that the log does not show its path.
         request.url = address
         is_free = self._service_is_private or address.host == self._host
         result = await self._exchange(request, seconds, _Way(request, may_reach_private=is_free))
@@ -238,7 +238,7 @@ class Connection:
         return any(key in text for text in texts)
 
     def _fault_of_upload(self, url: str) -> str | None:
-        """Return why the text of an upload address is refused; None if it is allowed."""
+        """Return why an upload address is refused by its text; None if its text is allowed."""
         if fault_of_address(url, allow_http=self._allow_http) is not None:
             return "the service named an address that cannot be used"
         parts = urlsplit(url)
@@ -288,7 +288,7 @@ class Connection:
     async def _exchange(
         self, request: httpx2.Request, seconds: float, way: _Way, *, reads: bool = False
     ) -> _Answer | _NoAnswer:
-        """Send a request and return its answer, with its content if ``reads`` is true."""
+        """Send a request and return the answer; read the answer's content if ``reads`` is true."""
         if self._http.is_closed:
             return _NoAnswer(_CLOSED, may_have_arrived=False, is_lasting=True)
         loop = asyncio.get_running_loop()
@@ -336,7 +336,7 @@ class _PrivateAddressError(Exception):
 
 
 class _Way:
-    """Traces the connection of one request; httpx2 calls ``note`` as its trace extension.
+    """Watches the connection of one request: httpx2 calls ``note`` at each step of the connection.
 
     Args:
         may_reach_private: whether the request may go to this machine or to a private network.
@@ -355,7 +355,7 @@ class _Way:
         self.reached_private = False
 
     async def note(self, event: str, info: Mapping[str, Any]) -> None:
-        """Record a step of httpx2; raise ``_PrivateAddressError`` to stop a forbidden upload."""
+        """Record a step that httpx2 reports; raise ``_PrivateAddressError`` to stop an upload."""
         match event.partition(".")[2]:
             case "connect_tcp.started":
                 # If the connection leads to a different host, that host is a proxy.
@@ -401,8 +401,8 @@ async def _answer_of(response: httpx2.Response, *, reads: bool) -> _Answer:
     if not reads:
         return _Answer(status, headers)
     if len(headers.get_list("content-encoding", split_commas=True)) > 1:
-        # Each layer of compression can multiply the bytes; the limit counts the outermost layer
-        # only.
+        # Refuse more than one layer of compression: each layer can multiply the bytes, and the
+        # limit counts the outermost layer only.
         return _Answer(status, headers, fault=_ENCODED_TWICE)
     content = bytearray()
     async for piece in response.aiter_bytes():
@@ -415,7 +415,7 @@ async def _answer_of(response: httpx2.Response, *, reads: bool) -> _Answer:
 
 
 def _values_in(content: bytes | bytearray) -> int:
-    """Count JSON values: return a quick upper bound, or the exact number if that is large."""
+    """Return the number of JSON values; below the limit, a quick upper bound is enough."""
     count = sum(map(content.count, _BEFORE_A_VALUE))
     if count <= _MOST_VALUES:
         return count
@@ -460,7 +460,7 @@ def _wait_after(failure: _Failure, operation: Operation, attempt: int) -> float 
 
 
 class _Watched:
-    """The pieces of an uploaded file; remembers the error if reading fails."""
+    """Iterates over the pieces of a file; keeps the error if reading the file fails."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         self._pieces = pieces
@@ -486,7 +486,7 @@ class _HiddenPath(httpx2.URL):
 
 
 def fault_of_address(url: str, *, allow_http: bool) -> str | None:
-    """Return why an address cannot be used, without the address: it may hold a password."""
+    """Return why an address cannot be used; do not quote it, because it may hold a password."""
     try:
         parts = urlsplit(url)
         host, has_user = parts.hostname or "", parts.username is not None
@@ -539,7 +539,7 @@ def _key_sent(request: httpx2.Request) -> str:
 
 
 def _without(key: str, value: JsonValue) -> JsonValue:
-    """Return a JSON value with the key removed from all of its strings and names."""
+    """Replace the API key in every string of a JSON value, member names included."""
     match value:
         case str():
             return value.replace(key, "(key)")
@@ -564,7 +564,7 @@ def _read(operation: Operation, answer: _Answer, kind: type[M]) -> M:
 
 def _backoff(attempt: int) -> float:
     wait = _FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1)
-    return wait * random.uniform(0.5, 1.0)  # noqa: S311 - jitter is not a secret
+    return wait * random.uniform(0.5, 1.0)  # noqa: S311 - no security depends on the jitter
 
 
 def _is_this_machine(host: str) -> bool:

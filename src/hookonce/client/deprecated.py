@@ -34,9 +34,9 @@ def current_names(post: PostLike) -> PostInput:
         post = PostInput.model_validate(post)
     targets = []
     for target in post.targets:
-        # In Python 3.11 a comprehension has its own frame, which would change the warning's stack
-        # level.
-        targets.append(_renamed(target, _OF_A_TARGET))  # noqa: PERF401 - see above
+        # Use a loop: in Python 3.11 a comprehension has its own frame, so `stacklevel` would name
+        # the wrong line.
+        targets.append(_renamed(target, _OF_A_TARGET))  # noqa: PERF401 - a loop, for the reason above
     return _renamed(post, _OF_A_POST).model_copy(update={"targets": targets})
 
 
@@ -55,7 +55,8 @@ def _renamed(sent: SentT, names: Mapping[str, str]) -> SentT:
             raise ValueError(
                 f"{old} is the old name of {new}, and their values differ; give {new} only"
             )
-        # Level 4 is the user's line: above this function, its caller and the client's operation.
+        # Level 4 is the user's line. Levels 3 to 1 are the client's operation, the caller of this
+        # function, and this function.
         warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=4)
         update |= {old: None, new: value}
     return sent.model_copy(update=update) if update else sent

@@ -35,7 +35,7 @@ class ApiKeyError(ClientError, ValueError):
 
 @shows_half_built
 class NoAnswerError(ClientError):
-    """No answer came to a request.
+    """The service did not answer a request.
 
     Attributes:
         method: the HTTP method.
@@ -59,7 +59,7 @@ class NoAnswerError(ClientError):
 
 @shows_half_built
 class UnreadableAnswerError(ClientError):
-    """An answer that does not follow the interface: a proxy or a later version sent it.
+    """An answer that does not follow the interface, from a proxy or a later version of the service.
 
     Attributes:
         method: the HTTP method.
@@ -162,7 +162,7 @@ class LimitError(ApiError):
 
 
 class PlatformError(ApiError):
-    """The platform refused the request, not the service."""
+    """The platform, not the service, refused the request."""
 
 
 class InternalError(ApiError):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from ..logs import get_logger
-from ..sender import API_KEY_VARIABLE
+from ..resources import API_KEY_VARIABLE
 from .errors import ApiKeyError
 
 _log = get_logger("hookonce.client")
@@ -62,7 +62,7 @@ class Key:
         try:
             text = self._read().strip()
             fault = _fault_of(text)
-        except Exception as error:  # noqa: BLE001 - the user's code; its message may show the key
+        except Exception as error:  # noqa: BLE001 - the user's code raised it, and its message may show the key
             text, fault = "", f"the provider of the key raised {type(error).__name__}"
         if fault is not None:
             del text
@@ -137,8 +137,8 @@ def _fault_of(key: object) -> str | None:
     text = key.strip()
     if not text:
         return "the API key is empty; copy the whole value that was shown when it was made"
-    if text.startswith("whsec_"):
-        return "this is a signing secret (whsec_…), not an API key"
+    if text.startswith(("whsec_", "whsk_", "whpk_")):
+        return "this is a signing secret, not an API key"
     if _KEY.fullmatch(text) is None:
         return "the API key has spaces, line breaks or other characters that no header can hold"
     return None

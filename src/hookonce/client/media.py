@@ -179,7 +179,7 @@ def _size_of(source: _Bytes) -> int:
     if isinstance(source, memoryview):
         return source.nbytes
     if isinstance(source, AsyncIterable):
-        raise ValueError(_NO_SIZE)  # noqa: TRY004 - the type is allowed; its size is missing
+        raise ValueError(_NO_SIZE)  # noqa: TRY004 - the type is allowed, but the size is unknown
     if not hasattr(source, "read"):
         raise TypeError(
             "upload takes a path, bytes, a file open for reading or an async iterable of bytes, not"

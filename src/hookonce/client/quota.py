@@ -11,7 +11,7 @@ _log = get_logger("hookonce.client")
 
 
 class Quota(NamedTuple):
-    """The rest of the day's quota at the last answer. All keys of a workspace share the quota.
+    """The day's quota as the service has last reported it; a workspace's keys share the quota.
 
     Attributes:
         limit: requests in a day.
@@ -57,5 +57,5 @@ class QuotaWatch:
         if self._is_low and not was_low and self._listener is not None:
             try:
                 self._listener(self.current)
-            except Exception:  # noqa: BLE001 - a failing listener must not lose an answer
+            except Exception:  # noqa: BLE001 - the caller must get the answer although the listener fails
                 _log.exception("the quota listener failed")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from math import inf
 
-from ..outcome import HANDLED, STALE, Outcome
+from ..outcome import SUCCEEDED, Outcome, Reason, later
 from ..stores.time_limit import set_within
 
 
@@ -16,14 +15,12 @@ class Answer:
 
     Attributes:
         future: what the request awaits; it holds the first answer.
-        due: when the request must have its answer, in the event loop's time.
         outcome: the latest answer; None before the first.
-        is_success: whether the latest answer says that every handler has succeeded.
-        joined: set at a success or at the end of the attempt; None while nobody has joined.
+        is_success: whether the latest answer says that the event needs no handler any more.
+        joined: set at a success or at the end of the attempt; None while nobody waits for it.
     """
 
     future: asyncio.Future[Outcome]
-    due: float = inf
     outcome: Outcome | None = None
     is_success: bool = False
     joined: asyncio.Event | None = None
@@ -32,20 +29,29 @@ class Answer:
         """Answer the request, unless the answer is a success already."""
         if self.is_success:
             return
-        self.outcome, self.is_success = outcome, outcome is HANDLED or outcome is STALE
+        self.outcome, self.is_success = outcome, outcome.reason in SUCCEEDED
         if not self.future.done():
             self.future.set_result(outcome)
-        if self.joined is not None and self.is_success:
-            self.wake()
+        if self.is_success and self.joined is not None:
+            self._wake()
 
-    async def join(self, seconds: float | None) -> bool:
-        """Wait for a success or the end of the attempt; return False if ``seconds`` pass first."""
+    async def is_final_within(self, seconds: float | None) -> bool:
+        """Wait for a success or the end of the attempt; return False if ``seconds`` pass first.
+
+        Args:
+            seconds: how long to wait; None without a limit.
+        """
         if self.joined is None:
             self.joined = asyncio.Event()
         return await set_within(seconds, self.joined)
 
-    def wake(self) -> None:
-        """Wake all callers of ``join``."""
+    def end(self) -> None:
+        """Answer 503 if nothing else was answered, and wake all callers of ``is_final_within``."""
+        if self.outcome is None:
+            self.give(later(Reason.SHUTTING_DOWN))
+        self._wake()
+
+    def _wake(self) -> None:
         if self.joined is not None:
             self.joined.set()
             self.joined = None

@@ -3,62 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import Any
 
 from ..logs import get_logger
-from ..outcome import BROKEN, Outcome, Reason, later
+from ..outcome import Outcome, Reason, later
 from ..stores.values import Claimed, DeliveryKey
 from ..watching.loop_monitor import LoopMonitor
-from ..watching.workers import AttemptCounts, RunningHandler
-from .attempt import ABANDONED, Attempt
+from ..watching.workers import RunningHandler, Tally
+from .attempt import Attempt
 from .dependencies import Dependencies
-from .key_locks import send_watermarks
+from .stored_key_lock import send_watermarks
 
 _log = get_logger("hookonce")
 
 # Bounds of the timer's period, and how many periods fit into the shortest time limit.
 _LONGEST_TICK_SECONDS, _SHORTEST_TICK_SECONDS = 0.05, 0.005
 _TICKS_IN_A_LIMIT = 10
-
-# The tally remembers the totals of slots of this length, for the last five minutes.
-_SLOT_SECONDS = 10
-_SLOTS = 30
-_MINUTE_SECONDS = 60
-
-# How many times to close a coroutine: each close ends only the innermost `await` of a clean-up.
-_MOST_CLOSES = 20
-
-
-class Tally:
-    """Counts attempts that have ended since the start, and remembers the totals of five minutes."""
-
-    def __init__(self) -> None:
-        self.handled = self.failed = 0
-        # Each slot of ten seconds: its number and the totals at its last sample.
-        self._slots: deque[tuple[int, int, int]] = deque(maxlen=_SLOTS + 1)
-
-    def sample(self, now: float) -> None:
-        """Remember the totals of ``now``, in the event loop's time."""
-        slots, number = self._slots, int(now // _SLOT_SECONDS)
-        if slots and slots[-1][0] == number:
-            slots.pop()
-        slots.append((number, self.handled, self.failed))
-
-    def last_minute(self, now: float) -> AttemptCounts:
-        """Return the counts of the last minute, exact to ten seconds."""
-        return self._since(now - _MINUTE_SECONDS)
-
-    def last_five_minutes(self, now: float) -> AttemptCounts:
-        """Return the counts of the last five minutes, exact to ten seconds."""
-        return self._since(now - _SLOTS * _SLOT_SECONDS)
-
-    def _since(self, start: float) -> AttemptCounts:
-        handled = failed = 0
-        for number, *totals in self._slots:
-            if number <= start // _SLOT_SECONDS:
-                handled, failed = totals
-        return AttemptCounts(self.handled - handled, self.failed - failed)
 
 
 class Attempts:
@@ -89,14 +48,13 @@ class Attempts:
         self._tick = max(tick, _SHORTEST_TICK_SECONDS)
         self._by_key: dict[DeliveryKey, Attempt] = {}
         self._by_task: dict[asyncio.Task[None], Attempt] = {}
-        self._given_up: set[asyncio.Task[None]] = set()  # tasks that a shutdown has given up
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.loop_monitor = LoopMonitor(
+        self.loop_monitor: LoopMonitor = LoopMonitor(
             dependencies.endpoint, dependencies.observers, self._current_handler
         )
         self._sending: asyncio.Task[None] | None = None
-        self.tally = Tally()
+        self.tally: Tally = Tally()
         self.accepting: bool = True
 
     @property
@@ -121,31 +79,42 @@ class Attempts:
                         call.name, delivery.event_id, delivery.event_type, lease.number, seconds
                     )
                 )
-        return sorted(found, key=lambda one: one.seconds or 0.0, reverse=True)
+        return sorted(found, key=lambda running: running.seconds or 0.0, reverse=True)
 
     def find(self, key: DeliveryKey) -> Attempt | None:
         """Return the attempt in flight for an event in this process; None if there is none."""
         attempt = self._by_key.get(key)
-        if attempt is not None and attempt.task.get_loop().is_closed():
-            self._forget_lost()
+        if attempt is None or attempt.task.get_loop().is_closed():
             return None
-        return attempt if attempt is not None and attempt.has_the_event else None
+        return attempt if attempt.has_the_event else None
 
-    def adopt(self, claim: Claimed) -> bool:
-        """Hand a claim to the attempt in flight; return False if there is none."""
+    def adopt(self, claim: Claimed) -> Attempt | None:
+        """Hand a claim to the attempt in flight, and return that attempt.
+
+        Returns:
+            None if no attempt is in flight, or if it still asks for a claim itself.
+        """
         attempt = self.find(claim.key)
-        return attempt is not None and attempt.adopt(claim)
+        if attempt is not None:
+            if attempt.lease.claim is None:
+                return None
+            attempt.adopt(claim)
+        elif claim.key in self._by_key:
+            self._forget_lost()  # the next attempt takes over the successes
+        return attempt
 
     def begin(self, attempt: Attempt) -> Attempt:
         """Start an attempt in a task of its own."""
-        loop = attempt.lease.loop
+        loop, key = attempt.lease.loop, attempt.lease.key
         if loop is not self._loop:
-            self._forget_lost()
             self._loop, self._timer, self._sending = loop, None, None
-        if self._dependencies.unrecorded.watermarks and self._given_up.issuperset(self._by_task):
-            self._send_watermarks(loop)  # no running attempt would send the watermarks
-        task = attempt.start(self._go(attempt))
-        self._by_key[attempt.key] = self._by_task[task] = attempt
+            self._forget_lost()
+        elif key in self._by_key:
+            self._forget_lost()
+        if self._dependencies.unrecorded.watermarks and not self._waited_for():
+            self._send_watermarks(loop)  # no running attempt will send the watermarks
+        task = attempt.start(self._end)
+        self._by_key[key] = self._by_task[task] = attempt
         if self._timer is None or len(self._by_task) == 1:
             self._start_timer(loop)
         return attempt
@@ -153,43 +122,30 @@ class Attempts:
     def _start_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the timer, unless it still runs from earlier attempts."""
         if self._timer is not None:
-            # The timer is later than this only if a test has moved the loop's clock back.
+            # This condition is false only if a test has moved the loop's clock back.
             if self._timer.when() <= loop.time() + _LONGEST_TICK_SECONDS:
                 return
             self._timer.cancel()
         self._timer = loop.call_later(self._tick, self._on_timer)
         self.loop_monitor.start()
 
-    async def _go(self, attempt: Attempt) -> None:
-        """Run an attempt to its end, and forget it."""
-        try:
-            await attempt.go()
-        except asyncio.CancelledError:
-            await attempt.stopped()
-        except Exception as error:  # noqa: BLE001 - a request waits for an answer, whatever the error
-            _log.error(
-                "an attempt at %s broke off",
-                attempt.key,
-                exc_info=error,
-                extra=attempt.lease.log_fields(),
-            )
-            attempt.answer.give(BROKEN)
-        attempt.leave()
+    def _end(self, attempt: Attempt) -> None:
+        """Forget an attempt that has ended, and count its result."""
         self._forget(attempt)
         if attempt.has_succeeded:
             self.tally.handled += 1
-        elif attempt.lease.has_begun:
+        elif attempt.handling.has_begun:
             self.tally.failed += 1
 
     def _send_watermarks(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._sending is None or self._sending.done():
             self._sending = loop.create_task(send_watermarks(self._dependencies))
 
-    async def outcome_of(self, attempt: Attempt) -> Outcome:
-        """Wait for an attempt and return its outcome; if cancelled, release the event first."""
+    async def wait_for(self, attempt: Attempt) -> Outcome:
+        """Return the outcome of an attempt; if the wait is cancelled, release the event first."""
         try:
             while attempt.has_the_event:
-                await attempt.answer.join(None)
+                await attempt.answer.is_final_within(None)
         except asyncio.CancelledError:
             attempt.stop()
             await asyncio.wait({attempt.task})
@@ -198,25 +154,28 @@ class Attempts:
             raise
         return attempt.answer.outcome or later(Reason.SHUTTING_DOWN)
 
-    def refuse(self) -> None:
+    def start_shutdown(self) -> None:
         """Begin no more attempts, and no handlers of an attempt that has no claim yet."""
         self.accepting = False
         for attempt in self._by_task.values():
-            attempt.refuse()
+            attempt.lease.stop_asking()
 
-    async def idle(self, seconds: float) -> bool:
+    async def wait_until_idle(self, seconds: float) -> bool:
         """Wait until no attempt is left; return False if ``seconds`` pass first."""
-        await self._until_idle(seconds)
+        await self._wait_for_all(seconds)
         return not self._by_task
 
     async def drain(self) -> None:
-        """Wait for the attempts, then cancel the rest and release their events, in bounded time."""
+        """Wait for the attempts, then cancel the rest and release their events.
+
+        The time is bounded: a task that ignores its cancellation is ended by force.
+        """
         limits = self._dependencies.limits
         self._forget_lost()
         for task, attempt in self._by_task.items():
-            if attempt.phase is ABANDONED:
+            if attempt.is_only_releasing:
                 task.cancel()
-        await self._until_idle(limits.drain_seconds)
+        await self._wait_for_all(limits.drain_seconds)
         # Attempts whose handlers have ended only need to be recorded: let them finish.
         late = [attempt for attempt in self._waited_for().values() if attempt.is_busy]
         for attempt in late:
@@ -227,23 +186,14 @@ class Attempts:
                 limits.drain_seconds,
                 len(late),
             )
-        await self._until_idle(2 * limits.store_seconds)
-        for task, attempt in self._waited_for().items():
-            self._given_up.add(task)
-            names = [call.name for call in attempt.calls]
-            _log.error(
-                "gave up waiting for %s, which is handling %s",
-                ", ".join(names) or "the store",
-                attempt.key,
-                extra=attempt.lease.log_fields(names[0] if len(names) == 1 else None),
-            )
-            for waiting in (*(call.task for call in attempt.calls), task):
-                if waiting is not None:
-                    _end(waiting)
+        await self._wait_for_all(2 * limits.store_seconds)
+        for attempt in self._waited_for().values():
+            attempt.give_up()
         if self._sending is not None and not self._sending.get_loop().is_closed():
             self._sending.cancel()
 
-    async def _until_idle(self, seconds: float) -> None:
+    async def _wait_for_all(self, seconds: float) -> None:
+        """Wait until the attempts have ended, for at most ``seconds``; enforce their limits."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while (tasks := self._waited_for()) and (remaining := end - loop.time()) > 0:
@@ -251,23 +201,21 @@ class Attempts:
             self._enforce_limits(loop.time())
 
     def _waited_for(self) -> dict[asyncio.Task[None], Attempt]:
-        return {
-            task: attempt for task, attempt in self._by_task.items() if task not in self._given_up
-        }
+        """Return the attempts that a shutdown still waits for."""
+        return {task: attempt for task, attempt in self._by_task.items() if not attempt.is_given_up}
 
     def _forget(self, attempt: Attempt) -> None:
-        task = attempt.task
+        task, key = attempt.task, attempt.lease.key
         del self._by_task[task]
-        self._given_up.discard(task)
-        if self._by_key.get(attempt.key) is attempt:
-            del self._by_key[attempt.key]
+        if self._by_key.get(key) is attempt:
+            del self._by_key[key]
 
     def _forget_lost(self) -> None:
         """Forget attempts whose event loop was closed; keep their successes to record later."""
         lost = [attempt for task, attempt in self._by_task.items() if task.get_loop().is_closed()]
         for attempt in lost:
-            if self._by_key.get(attempt.key) is attempt:
-                self._dependencies.unrecorded.successes[attempt.key] = attempt.lease.finished
+            if self._by_key.get(attempt.lease.key) is attempt:
+                attempt.lease.leave_unrecorded()
             self._forget(attempt)
 
     def _on_timer(self) -> None:
@@ -301,21 +249,5 @@ class Attempts:
                     if call.task is task and call.started is not None and call.thread is None:
                         return call.name
         except RuntimeError:
-            pass  # the loop is not blocked: it has changed a collection during this search
+            pass  # a collection has changed during this search, so the loop is not blocked
         return None
-
-
-def _end(task: asyncio.Task[Any]) -> None:
-    """End a task that ignores its cancellation; otherwise the loop would never close."""
-    task.cancel()
-    if (coroutine := task.get_coro()) is None:
-        return
-    # The closed coroutine ends the task with an error. Read it, or asyncio would log it.
-    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-    for _ in range(_MOST_CLOSES):
-        try:
-            coroutine.close()
-        except BaseException as error:  # noqa: BLE001 - the handler may raise anything
-            _log.debug("the handler resists its end", exc_info=error)
-        else:
-            return

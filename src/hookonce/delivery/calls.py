@@ -1,7 +1,10 @@
-"""Calls the user's functions: handlers and error hooks.
+"""Calls the user's functions, which are handlers and error hooks, each with a time limit.
 
 Async functions run on the event loop, sync functions in a bounded pool of threads. Each exception
 of a function becomes its failure here; other modules decide what follows.
+
+Nothing sets a timer for a call: the timer of `Attempts` looks at the limits every few milliseconds,
+and cancels a call that takes too long. The call takes the cancellation back.
 
 Reference cycles: an exception holds its traceback, and the traceback holds each frame that the
 exception has passed. If a variable of such a frame still holds the exception, only the garbage
@@ -29,8 +32,12 @@ _log = get_logger("hookonce.dispatch")
 
 THREAD_NAME_PREFIX = "hookonce-handler"
 
-# A cancelled handler may have to clean up. If it takes longer, it ignores the cancellation.
+# The time that a cancelled handler has to clean up. After that, the handler counts as overdue.
 _CLEAN_UP_SECONDS = 5.0
+
+# Close a coroutine at most this many times: each close ends one `await`, and then the clean-up of a
+# handler may reach another `await`.
+_MOST_CLOSES = 20
 
 # The value that a function in a thread returned, or its error. A list carries the pair out of the
 # thread: a future would make a reference cycle (see above).
@@ -123,7 +130,7 @@ class Call:
 
 
 class Calls:
-    """The running calls of one attempt.
+    """The running calls of one attempt to the user's functions.
 
     Args:
         threads: where sync functions run.
@@ -149,6 +156,10 @@ class Calls:
         self.under_way: list[Call] = []
         self.is_stopping: bool = False
 
+    def stop(self) -> None:
+        """Let a cancellation of a call end it: a shutdown has begun."""
+        self.is_stopping = True
+
     def enforce_limits(self, now: float, log_fields: LogFields) -> None:
         """Cancel the calls whose time is over; ``now`` is in the event loop's time."""
         for call in self.under_way:
@@ -161,7 +172,7 @@ class Calls:
         is_async: bool,
         arguments: tuple[Any, ...],
     ) -> Exception | None:
-        """Call a user's function, await what it returns, and return the exception it raised.
+        """Call a user's function, await its result, and return its exception; None after a success.
 
         Only a cancellation at a shutdown is raised. A cancellation by the function itself is a
         failure, and so are SystemExit and KeyboardInterrupt: an event must not end the server,
@@ -196,7 +207,7 @@ class Calls:
                 self.under_way.remove(call)
                 if call.task is not None and call.task.cancelling():
                     await self._take_back_cancellation(call)
-                call.task = None  # a traceback of this frame would keep the task alive
+                call.task = None  # otherwise a traceback of this frame would keep the task alive
         return None
 
     async def _take_back_cancellation(self, call: Call) -> None:
@@ -228,7 +239,7 @@ class Calls:
 def _in_this_thread(
     call: Call, now: Callable[[], float], work: Callable[[], Any], results: list[_ValueOrError]
 ) -> bool:
-    """Call a function, put its result into ``results``, and return whether it succeeded."""
+    """Call a function and put its result into ``results``; return whether the call succeeded."""
     call.started = now()
     try:
         result = work()
@@ -240,7 +251,10 @@ def _in_this_thread(
 
 
 async def _finish(result: object) -> TypeError | None:
-    """Await what a wrapper, or a forgotten ``await``, returned; TypeError if it cannot run."""
+    """Await a result that is awaitable; return a TypeError for a generator, which cannot run.
+
+    A wrapper of an async function, or a forgotten ``await``, returns an awaitable.
+    """
     while inspect.isawaitable(result):
         result = await result
     if _is_only_begun(result):
@@ -253,8 +267,24 @@ def _is_only_begun(result: object) -> bool:
     return inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)
 
 
+def end_by_force(task: asyncio.Task[Any]) -> None:
+    """End a task that ignores its cancellation; otherwise the loop would never close."""
+    task.cancel()
+    if (coroutine := task.get_coro()) is None:
+        return
+    # The closed coroutine ends the task with an error. Read it, or asyncio would log it.
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    for _ in range(_MOST_CLOSES):
+        try:
+            coroutine.close()
+        except BaseException as error:  # noqa: BLE001 - the handler may raise anything
+            _log.debug("the handler resists its end", exc_info=error)
+        else:
+            return
+
+
 def as_exception(error: BaseException) -> Exception:
-    """Return what a user's function raised, as an ``Exception``."""
+    """Return the error of a user's function as an ``Exception``; wrap any other class."""
     if isinstance(error, Exception):
         return error
     wrapped = RuntimeError(f"the handler raised {type(error).__name__}")
@@ -267,6 +297,6 @@ def add_note(error: Exception, note: str) -> None:
     with contextlib.suppress(Exception):
         notes = getattr(error, "__notes__", None)
         notes = notes if isinstance(notes, list) else []
-        if note not in notes:  # a handler may raise the same object twice
+        if note not in notes:  # add it once: a handler may raise the same object twice
             # `add_note` may be overridden, and sets an attribute, which a frozen class refuses.
             BaseException.__setattr__(error, "__notes__", [*notes, note])

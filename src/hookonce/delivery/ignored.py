@@ -1,4 +1,4 @@
-"""Records when deliveries were ignored for lack of a handler, so that `reconcile` excuses them.
+"""Records when deliveries were ignored for lack of a handler: `reconcile` does not report them.
 
 No answer waits for a record: a task of its own writes the notes now and then. If a crash or an
 outage loses notes, `reconcile` reports gaps that are none; a lost note never hides a gap.
@@ -26,8 +26,9 @@ _log = get_logger("hookonce")
 
 _Spans: TypeAlias = dict[str, list[Span]]
 
-# How long to wait before writing the same type again. `reconcile` also excuses deliveries in the
-# ten seconds after a span; a shorter pause keeps the unwritten deliveries within that time.
+# How long to wait before writing the same type again. `reconcile` reports no delivery of the ten
+# seconds after a written span. A pause below ten seconds keeps the unwritten deliveries within that
+# time, so that `reconcile` does not report them.
 _PAUSE_SECONDS = 5.0
 
 # The number of calls to the store that may run at the same time.
@@ -66,7 +67,7 @@ class IgnoredTypes:
         """
         if (
             self._store is None
-            or self._count >= MOST_SPANS  # bounded: the sender chooses the types
+            or self._count >= MOST_SPANS  # a limit, because the sender chooses the types
             or len(event_type) > MOST_TYPE_CHARACTERS
             or not event_type.isprintable()
             or not (isfinite(signed_at) and isfinite(received_at))

@@ -1,20 +1,27 @@
-"""How long the handlers of an attempt wait for their key locks, and what follows if that fails."""
+"""The waits of an attempt's handlers for their key locks."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..errors import StoreError
 from ..logs import get_logger
 from ..outcome import Reason
 from ..stores.values import Acquired, Busy, Stale
-from .key_locks import KeyLockHolder
+from .key_locks import AskAgain, KeyLockHolder
 from .lease import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, Lease
 from .origin import Origin, Replay, Request
 from .verdict import NotAcquired
 
 _log = get_logger("hookonce")
+
+
+class BusyTooLong(NamedTuple):
+    """Another attempt held the key lock for ``seconds``, the handler's whole time limit."""
+
+    seconds: float
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -37,17 +44,17 @@ class KeyLockWaits:
     _busy: list[KeyLockHolder] = field(default_factory=list)
 
     async def acquire(
-        self, holder: KeyLockHolder, others: int
-    ) -> Acquired | Stale | NotAcquired | TimeoutError:
-        """Wait for the key lock of a handler until the wait is due to end, or until a shutdown.
+        self, holder: KeyLockHolder, others: frozenset[str]
+    ) -> Acquired | Stale | NotAcquired | BusyTooLong:
+        """Wait for the key lock of a handler, until the time limit of the wait or a shutdown.
 
         Args:
             holder: holds the lock afterwards, if the result is `Acquired`.
-            others: how many other handlers of the event have not succeeded.
+            others: the other handlers of the event that have not succeeded.
         """
         now, waits_full_time = self.lease.loop.time, self._waits_full_time(others)
         due, pause = self._due(waits_full_time), FIRST_POLL_SECONDS
-        while waits_full_time or not self.lease.is_refused:
+        while waits_full_time or not self.lease.is_shutting_down:
             try:
                 result = await holder.acquire()
             except StoreError as error:
@@ -55,7 +62,7 @@ class KeyLockWaits:
                     "cannot acquire a key lock for %s: %s",
                     self.lease.key,
                     error,
-                    extra=self.lease.log_fields(holder.key_lock.handler),
+                    extra=self.lease.log_fields(holder.handler),
                 )
                 return NotAcquired(Reason.STORE_UNAVAILABLE)
             if isinstance(result, Busy):
@@ -64,42 +71,42 @@ class KeyLockWaits:
                     await asyncio.sleep(min(pause, left))
                     pause = min(2 * pause, LONGEST_POLL_SECONDS)
                 elif waits_full_time:
-                    seconds = self.lease.dependencies.limits.handler_timeout_seconds
-                    return TimeoutError(f"another attempt held its key lock for {seconds:g} s")
+                    return BusyTooLong(self.lease.dependencies.limits.handler_timeout_seconds)
                 else:
                     self._busy.append(holder)
                     return NotAcquired(Reason.IN_FLIGHT, self._busy_seconds(result))
-            elif result is not None:
+            elif not isinstance(result, AskAgain):
                 return result
         return NotAcquired(Reason.SHUTTING_DOWN)
 
     async def leave_queues(self) -> None:
-        """Let the event wait for no lock any more: after a failure it waits for its backoff."""
+        """Take the event out of the queues: after a failure, only the backoff delays the event."""
         for holder in self._busy:
             await holder.give_up()
 
     async def join_queues(self) -> None:
-        """Let the deferred event wait for its locks; only a deferred event can be made due."""
+        """Put the deferred event into the queues: only deferred events can become due."""
         for holder in self._busy:
             try:
                 await holder.join_queue()
             except StoreError as error:
                 _log.warning(
-                    "%s waits until a lease ends: %s",
+                    "could not queue %s for its key lock; the next attempt follows when that lock's"
+                    " lease ends: %s",
                     self.lease.key,
                     error,
-                    extra=self.lease.log_fields(holder.key_lock.handler),
+                    extra=self.lease.log_fields(holder.handler),
                 )
 
-    def _waits_full_time(self, others: int) -> bool:
+    def _waits_full_time(self, others: frozenset[str]) -> bool:
         """Return whether a handler may spend its whole time limit waiting for its key lock.
 
-        A handler does so on the last chance if the event would not be delivered again, or if
-        another handler of the event could use up the attempt.
+        On the last chance it may, if the sender would not deliver the event again, or if another
+        handler could fail and so make the event a dead letter.
         """
         if not self.last_chance or isinstance(self.origin, Replay):
             return False
-        return isinstance(self.origin, Request) or others > 0
+        return isinstance(self.origin, Request) or bool(others)
 
     def _due(self, waits_full_time: bool) -> float:
         """Return when the wait for a key lock ends, in the event loop's time."""
@@ -111,10 +118,10 @@ class KeyLockWaits:
             return origin.answer_due - min(0.1, limits.answer_seconds / 10)
         if isinstance(origin, Replay):
             return now + limits.answer_seconds
-        return now  # do not wait: defer the event; it is made due when the lock is free
+        return now  # do not wait: the deferred event becomes due when the lock is free
 
     def _busy_seconds(self, busy: Busy) -> float:
-        """Return for how long another attempt may hold a lock, by this process's clock."""
+        """Return how many more seconds another attempt may hold a lock, by this process's clock."""
         dependencies = self.lease.dependencies
         left = busy.until_unix - dependencies.clock()
         return min(max(0.0, left), dependencies.limits.lease_seconds)

@@ -1,4 +1,4 @@
-"""Successes that the store could not record: this process keeps them until the store has."""
+"""Successes that this process keeps until the store can record them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Unrecorded:
 
     Attributes:
         successes: for each event the handlers that succeeded in an attempt whose lease ended before
-            the store knew it; the next attempt in this process skips them.
+            the store knew their success; the next attempt in this process skips them.
         watermarks: for each key lock the newest event that succeeded. Every later call about that
             key lock sends the watermark first.
     """

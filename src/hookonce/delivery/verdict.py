@@ -1,4 +1,4 @@
-"""What follows from an attempt: pure functions over the results of its handlers.
+"""Decides how an attempt ends, by pure functions over the results of its handlers.
 
 Nothing here waits, writes or answers; the attempt carries out the decision.
 """
@@ -12,49 +12,60 @@ from typing import Any, NamedTuple, TypeAlias
 from ..errors import Reject, Retry, StoreError
 from ..events import Event
 from ..outcome import ALREADY_DEAD, BROKEN, DUPLICATE, Outcome, Reason, later
-from ..sender import ATTEMPTS, LAST_ATTEMPT_SECONDS, SCHEDULE_SECONDS
+from ..senders import Rules
 from ..stores.time_limit import BrokenStoreError
 from ..stores.values import Claimed, Dead, DeadReason, Done, InFlight
-from .calls import Call
-
-# One fewer than the sender's attempts: the sender also counts a delivery that arrives while the
-# event is in flight, which is no attempt here.
-_LAST_OWN_ATTEMPT = ATTEMPTS - 1
 
 _REJECTED = Outcome(HTTPStatus.ACCEPTED, Reason.REJECTED)
 _EXHAUSTED = Outcome(HTTPStatus.ACCEPTED, Reason.EXHAUSTED)
 _FAILED = Outcome(HTTPStatus.INTERNAL_SERVER_ERROR, Reason.HANDLER_FAILED)
 
 
-def is_last_delivery(delivery_attempt: int | None) -> bool:
-    """Return whether this is the sender's last attempt according to its unsigned header."""
-    return delivery_attempt is not None and delivery_attempt >= ATTEMPTS
+def is_last_delivery(rules: Rules, delivery_attempt: int | None) -> bool:
+    """Return whether this may be the sender's last attempt according to its unsigned header.
+
+    Every attempt may be the last of a sender that does not publish its number of attempts.
+    """
+    return rules.attempts is None or (delivery_attempt or 0) >= rules.attempts
 
 
-def may_be_last(claim: Claimed, delivery_attempt: int | None) -> bool:
+def may_be_last(rules: Rules, claim: Claimed, delivery_attempt: int | None) -> bool:
     """Return whether this may be the last attempt, by our count or by the sender's header.
 
     Both can be forged: anybody can replay a delivery with another header, and each copy counts as
-    an attempt.
+    an attempt. If the sender does not publish its number of attempts, every attempt after the first
+    may be the last; the first attempt keeps the body when it fails.
     """
-    return claim.attempt >= _LAST_OWN_ATTEMPT or is_last_delivery(delivery_attempt)
+    most = rules.attempts
+    if most is None:
+        return claim.attempt > 1
+    # One fewer than the sender's attempts: the sender also counts a delivery that arrives while the
+    # event is in flight, which is no attempt here.
+    return claim.attempt >= most - 1 or (delivery_attempt or 0) >= most
 
 
-def redelivered_until(event: Event[Any] | None, sent_at: float) -> float | None:
+def redelivered_until(rules: Rules, event: Event[Any] | None, sent_at: float) -> float | None:
     """Return the Unix time until which the sender may deliver an event again.
 
     None if it will not: by the signed times, the event is so old that this is the last attempt of
     the schedule.
 
     Args:
-        event: the event; None if it cannot be read, which then counts as created when it was sent.
+        rules: by which rules the sender delivers.
+        event: the event; None if it cannot be read. Such an event, and an event without a time,
+            counts as created when it was sent.
         sent_at: the signed time of this delivery, in Unix time.
     """
-    created_at = sent_at if event is None else event.created_at.timestamp()
-    if sent_at - created_at >= LAST_ATTEMPT_SECONDS:
+    if rules.attempts is None or rules.reads_retry_after:
+        # The event's age does not show how many attempts are left, so count from this attempt.
+        return sent_at + rules.span_seconds
+    created = None if event is None else event.created_at
+    created_at = sent_at if created is None else created.timestamp()
+    last = rules.last_attempt_seconds
+    if last is not None and sent_at - created_at >= last:
         return None
-    # `min`, because the sender's two clocks may differ.
-    return min(created_at, sent_at) + SCHEDULE_SECONDS
+    # Take the earlier time: the sender may take the two times from clocks that differ.
+    return min(created_at, sent_at) + rules.span_seconds
 
 
 def store_failed(error: StoreError) -> Outcome:
@@ -62,9 +73,15 @@ def store_failed(error: StoreError) -> Outcome:
     return BROKEN if isinstance(error, BrokenStoreError) else later(Reason.STORE_UNAVAILABLE)
 
 
-def not_claimed(result: InFlight | Done | Dead, now_unix: float) -> Outcome:
-    """Return the answer for an event that the store does not give to this attempt."""
+class ShuttingDown(NamedTuple):
+    """A shutdown has begun before the store granted a claim."""
+
+
+def not_claimed(result: InFlight | Done | Dead | ShuttingDown, now_unix: float) -> Outcome:
+    """Return the answer for an event that this attempt has not claimed."""
     match result:
+        case ShuttingDown():
+            return later(Reason.SHUTTING_DOWN)
         case InFlight():
             return later(Reason.IN_FLIGHT, result.until_unix - now_unix)
         case Done():
@@ -74,14 +91,14 @@ def not_claimed(result: InFlight | Done | Dead, now_unix: float) -> Outcome:
 
 
 class LeaseLost(Retry):
-    """A handler was not begun, because another process may already hold the event."""
+    """The attempt has not begun a handler, because another process may already hold the event."""
 
     def __str__(self) -> str:
         return "not begun, since the lease was over"
 
 
 class NotAcquired(Retry):
-    """A handler was not begun, because its key lock could not be acquired.
+    """The attempt has not begun a handler, because it could not acquire the key lock.
 
     Args:
         reason: the reason in the answer to the sender.
@@ -109,10 +126,12 @@ class Report(NamedTuple):
     Attributes:
         failures: the handlers that have not succeeded, in the order of registration.
         absent: the outstanding handlers that this process does not have.
+        has_begun: whether a handler has begun.
     """
 
     failures: list[Failure]
     absent: frozenset[str] = frozenset()
+    has_begun: bool = True
 
     @property
     def retry_after(self) -> float | None:
@@ -155,7 +174,7 @@ class Report(NamedTuple):
 def _one_line(error: Exception) -> str:
     try:
         text = " ".join(str(error).split())
-    except BaseException:  # noqa: BLE001 - a broken __str__ must not break the report of it
+    except BaseException:  # noqa: BLE001 - a broken __str__ of the error must not prevent its report
         text = "(str() of this error failed)"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -174,11 +193,13 @@ class Release(NamedTuple):
         outcome: the answer.
         error: what failed, one line for each handler; empty if nothing failed.
         outstanding: the handlers that have still to succeed.
+        counts: whether the attempt counts; an attempt that began no handler does not.
     """
 
     outcome: Outcome
     error: str
     outstanding: frozenset[str]
+    counts: bool
 
 
 class Defer(NamedTuple):
@@ -215,21 +236,11 @@ class Bury(NamedTuple):
     reason: DeadReason
 
 
-class Abandon(NamedTuple):
-    """The attempt ends without a result: its handlers were stopped, or none began.
-
-    Attributes:
-        calls: the handlers that were running.
-    """
-
-    calls: Sequence[Call]
-
-
 AfterFailure: TypeAlias = Release | Defer | Bury
 """What becomes of an event after an attempt that has not succeeded."""
 
-Settlement: TypeAlias = Complete | AfterFailure | Abandon
-"""What the store records at the end of an attempt."""
+Settlement: TypeAlias = Complete | AfterFailure
+"""What the store records after the handlers have ended."""
 
 
 def decide(
@@ -256,13 +267,13 @@ def decide(
             return Bury(_EXHAUSTED, error, outstanding, DeadReason.EXHAUSTED)
     outcome = _outcome(report)
     if backoff_seconds is None:
-        return Release(outcome, error, outstanding)
+        return Release(outcome, error, outstanding, counts=report.has_begun)
     after_seconds = wait_seconds(report, backoff_seconds)
     return Defer(outcome, error, outstanding, after_seconds, counts=not only_waits)
 
 
 def _outcome(report: Report) -> Outcome:
-    """Return the answer for an event that is to be delivered again."""
+    """Return the answer for an event that needs another attempt."""
     errors = [failure.error for failure in report.failures]
     if report.failures_except_retries:
         return _FAILED

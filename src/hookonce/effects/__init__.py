@@ -1,4 +1,4 @@
-"""Effects that happen once: a handler's work and its record are in one commit of your database.
+"""Effects that happen once: your database commits a handler's work together with its record.
 
 A ledger is two small tables in that database. ``within=`` runs a handler in a transaction that
 begins with the handler's row in the ledger::
@@ -17,11 +17,14 @@ from __future__ import annotations
 
 from ..errors import AlreadyDone, LedgerError
 from ..stores.values import KeyLock, Watermark
+from .changes import Changes
 from .ledger import (
     AnyLedger,
     Effect,
+    FinishingLedger,
     Latest,
     Ledger,
+    SyncFinishingLedger,
     SyncLedger,
     SyncWatermarkLedger,
     WatermarkLedger,
@@ -30,18 +33,23 @@ from .once import prune
 from .probe import check
 from .sql import LedgerOptions
 from .table import DIALECTS, TABLE, create_sql
+from .trial import RolledBack
 
 __all__ = [
     "DIALECTS",
     "TABLE",
     "AlreadyDone",
     "AnyLedger",
+    "Changes",
     "Effect",
+    "FinishingLedger",
     "KeyLock",
     "Latest",
     "Ledger",
     "LedgerError",
     "LedgerOptions",
+    "RolledBack",
+    "SyncFinishingLedger",
     "SyncLedger",
     "SyncWatermarkLedger",
     "Watermark",

@@ -1,4 +1,4 @@
-"""Ledger in an SQLite file, by aiosqlite; for async handlers.
+"""A ledger in an SQLite file, with the driver aiosqlite, for async handlers.
 
 Each transaction opens a connection of its own. No idle connection is kept, because its thread would
 keep the process from ending.
@@ -16,10 +16,11 @@ from ..errors import LedgerError, NeedsExtra
 with NeedsExtra("aiosqlite", "the ledger", "aiosqlite"):
     import aiosqlite
 
+from .changes import Rows
 from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger
 from .sqlite import BUSY_SECONDS, SQLITE_PLACEHOLDERS, LedgerConnection
-from .statements import Parameters, check_done, row_of, statements_of
+from .statements import Parameters, check_done, statements_of
 
 
 class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
@@ -61,6 +62,11 @@ class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
     ) -> int:
         return await _run(transaction, statement, parameters)
 
+    async def _select(self, transaction: aiosqlite.Connection, query: str) -> Rows:
+        async with transaction.cursor() as cursor:
+            cursor.row_factory = None  # return tuples: the handler may have set a row factory
+            return await (await cursor.execute(query)).fetchall()
+
     def _dialect(self, transaction: aiosqlite.Connection) -> str:
         return "sqlite"
 
@@ -68,15 +74,16 @@ class AioSQLiteLedger(SQLLedger[aiosqlite.Connection]):
 async def record_in(
     connection: aiosqlite.Connection, table: str, effect: Effect, now: float
 ) -> bool:
-    """Insert an effect's row into a connection's transaction; return False if the row exists."""
+    """Record an effect in a connection's transaction; return False if it is already done."""
     statements = statements_of("sqlite", table, SQLITE_PLACEHOLDERS)
-    # This DELETE matches no row. Its only use is to begin a transaction, unless the connection
-    # autocommits.
+    # This DELETE matches no row. It only begins a transaction if the connection does not
+    # autocommit.
     await _run(connection, statements.prune[0], (0, 0))
     if not connection.in_transaction:
         raise LedgerError("the connection is in no transaction; begin one before record_in")
-    if await _run(connection, statements.insert, row_of(effect, now)) == 1:
-        return True
+    for statement, parameters in statements.recording(effect, now):
+        if await _run(connection, statement, parameters) == 1:
+            return True
     check_done(await _run(connection, statements.is_done, effect), effect)
     return False
 

@@ -1,4 +1,4 @@
-"""Ledger in PostgreSQL, by asyncpg; for async handlers."""
+"""A ledger in PostgreSQL, with the driver asyncpg, for async handlers."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any, Unpack
 from ..errors import LedgerError, NeedsExtra
 
 with NeedsExtra("asyncpg", "the ledger", "asyncpg"):
-    import asyncpg  # type: ignore[import-untyped] # it ships no types
-    from asyncpg.pool import PoolConnectionProxy  # type: ignore[import-untyped] # the same
+    import asyncpg  # type: ignore[import-untyped] # asyncpg ships no types
+    from asyncpg.pool import PoolConnectionProxy  # type: ignore[import-untyped]  # asyncpg ships no types
 
+from .changes import Rows
 from .ledger import Effect
 from .pools import LedgerPool
 from .sql import LedgerOptions, SQLLedger
-from .statements import Parameters, check_done, row_of, statements_of
+from .statements import Parameters, check_done, statements_of
 
-_PLACEHOLDERS = ("$1", "$2", "$3", "$4", "$5", "$6")
+_PLACEHOLDERS = ("$1", "$2", "$3", "$4", "$5", "$6", "$7", "$8")
 
 
 class AsyncpgLedger(SQLLedger["PoolConnectionProxy[Any]"]):
@@ -61,13 +62,17 @@ class AsyncpgLedger(SQLLedger["PoolConnectionProxy[Any]"]):
         ):
             yield connection
 
-    async def holds(self, transaction: PoolConnectionProxy[Any], effect: Effect) -> bool:
-        return transaction.is_in_transaction() and await super().holds(transaction, effect)
+    async def _end_work(self, transaction: PoolConnectionProxy[Any]) -> bool:
+        return bool(transaction.is_in_transaction())
 
     async def _run(
         self, transaction: PoolConnectionProxy[Any], statement: str, parameters: Parameters = ()
     ) -> int:
         return await _run(transaction, statement, parameters)
+
+    async def _select(self, transaction: PoolConnectionProxy[Any], query: str) -> Rows:
+        rows: Rows = await transaction.fetch(query)
+        return rows
 
     def _dialect(self, transaction: PoolConnectionProxy[Any]) -> str:
         return "postgresql"
@@ -83,12 +88,13 @@ async def record_in(
     effect: Effect,
     now: float,
 ) -> bool:
-    """Insert an effect's row into a connection's transaction; return False if the row exists."""
+    """Record an effect in a connection's transaction; return False if it is already done."""
     if not connection.is_in_transaction():
         raise LedgerError("the connection is in no transaction; begin one before record_in")
     statements = statements_of("postgresql", table, _PLACEHOLDERS)
-    if await _run(connection, statements.insert, row_of(effect, now)) == 1:
-        return True
+    for statement, parameters in statements.recording(effect, now):
+        if await _run(connection, statement, parameters) == 1:
+            return True
     check_done(await _run(connection, statements.is_done, effect), effect)
     return False
 

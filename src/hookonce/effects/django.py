@@ -1,4 +1,4 @@
-"""Ledger in a database of a Django project; for handlers that run in threads.
+"""A ledger in a database of a Django project, for handlers that run in threads.
 
 A handler runs in a thread of hookonce, not of Django. So it has its own connection, and
 ``ATOMIC_REQUESTS`` does not apply. Before and after the handler, the ledger closes connections that
@@ -21,16 +21,17 @@ with NeedsExtra("django", "the ledger", "django"):
     )
     from django.db.backends.base.base import BaseDatabaseWrapper  # type: ignore[import-untyped]
 
+from .changes import Rows
 from .ledger import Effect
 from .sql import LedgerOptions, SyncSQLLedger
-from .statements import Parameters, check_done, check_kept, row_of, statements_of
+from .statements import Parameters, check_done, check_kept, statements_of
 from .table import TABLE, create_statements, watermarks_table
 
-_PLACEHOLDERS = ("%s",) * 6
+_PLACEHOLDERS = ("%s",) * 8
 
 
 class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
-    """A ledger in a database of a Django project; queries of models belong to its transaction.
+    """A ledger in a database of a Django project; queries of models run in its transaction.
 
     Handlers get the database's connection, with which they can run their own SQL.
 
@@ -71,10 +72,10 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
             if not connection.in_atomic_block:
                 close_old_connections()
 
-    def holds(self, transaction: BaseDatabaseWrapper, effect: Effect) -> bool:
+    def _end_work(self, transaction: BaseDatabaseWrapper) -> bool:
         if transaction.needs_rollback:
             raise LedgerError("Django has marked the transaction for a rollback")
-        return super().holds(transaction, effect)
+        return True
 
     def create_table(self) -> None:
         """Create both tables if they do not exist."""
@@ -85,35 +86,42 @@ class DjangoLedger(SyncSQLLedger[BaseDatabaseWrapper]):
     ) -> int:
         return _run(transaction, statement, parameters)
 
+    def _select(self, transaction: BaseDatabaseWrapper, query: str) -> Rows:
+        with transaction.cursor() as cursor:
+            cursor.execute(query)
+            rows: Rows = cursor.fetchall()
+        return rows
+
     def _dialect(self, transaction: BaseDatabaseWrapper) -> str:
         return str(transaction.vendor)
 
 
-def create_table(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython passes it
+def create_table(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython passes this argument
     """Create the tables in a migration: ``migrations.RunPython(create_table, drop_table)``."""
     _create(schema_editor.connection, TABLE)
 
 
-def drop_table(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython passes it
+def drop_table(apps: Any, schema_editor: Any) -> None:  # noqa: ARG001 - RunPython passes this argument
     """Drop the tables that ``create_table`` created."""
     for table in (TABLE, watermarks_table(TABLE)):
         schema_editor.execute(f"DROP TABLE {table}")
 
 
 def record_in_sync(connection: BaseDatabaseWrapper, table: str, effect: Effect, now: float) -> bool:
-    """Insert an effect's row into a connection's transaction; return False if the row exists."""
+    """Record an effect in a connection's transaction; return False if it is already done."""
     if not connection.in_atomic_block:
         raise LedgerError("the connection is in no transaction; record within transaction.atomic()")
     statements = statements_of(connection.vendor, table, _PLACEHOLDERS)
-    if _run(connection, statements.insert, row_of(effect, now)) == 1:
 
-        def look() -> None:
-            check_kept(_run(connection, statements.is_done, effect), effect)
+    def look() -> None:
+        check_kept(_run(connection, statements.is_done, effect), effect)
 
-        # Django has no hook before the COMMIT, so check after it. An error here makes the handler
-        # fail.
-        transaction.on_commit(look, using=connection.alias)
-        return True
+    for statement, parameters in statements.recording(effect, now):
+        if _run(connection, statement, parameters) == 1:
+            # Django has no hook before the COMMIT, so check after it. An error here makes the
+            # handler fail.
+            transaction.on_commit(look, using=connection.alias)
+            return True
     check_done(_run(connection, statements.is_done, effect), effect)
     return False
 

@@ -1,4 +1,4 @@
-"""What a ledger must do: begin a transaction, and record in it which effects are done.
+"""The interfaces of ledgers: a ledger begins transactions, and records done effects in them.
 
 ``once.py`` has the step that is the same for all ledgers: it performs an effect once. To write a
 ledger for another database or driver, implement one of these Protocols and run the rules of
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeGuard, TypeVar, runtime_checkable
 
+from ..stores.finishes import Finish
 from ..stores.values import KeyLock, Watermark
 
 T = TypeVar("T")
@@ -25,11 +26,13 @@ class Effect(NamedTuple):
         endpoint: the name of the receiving endpoint, at most 64 characters.
         event_id: the webhook-id, at most 512 characters.
         handler: the handler's stable name, at most 200 characters.
+        generation: 0, or the number of a replay on purpose: a later generation does the work again.
     """
 
     endpoint: str
     event_id: str
     handler: str
+    generation: int = 0
 
 
 class Latest(NamedTuple):
@@ -39,11 +42,14 @@ class Latest(NamedTuple):
         key_lock: the endpoint, the handler, and the key of the resource (at most 200 characters).
         watermark: when the event was created, and its id.
         drop_ties: also leave the event out if another event of the same moment has succeeded.
+        late: do not leave the event out. The watermark is advanced as usual, and so stays locked
+            until the end of the transaction.
     """
 
     key_lock: KeyLock
     watermark: Watermark
     drop_ties: bool = False
+    late: bool = False
 
 
 class AnyLedger(Protocol[T_co]):
@@ -81,7 +87,8 @@ class InUse(Protocol):
 class Ledger(AnyLedger[T], Protocol[T]):
     """A ledger for async handlers.
 
-    Rows are unique by endpoint, event id and handler, compared byte for byte.
+    Rows are unique by endpoint, event id and handler, compared byte for byte. A row also has the
+    generation that was done last: it is done for this generation and for all lower ones.
     """
 
     def transaction(self) -> AbstractAsyncContextManager[T]:
@@ -97,8 +104,11 @@ class Ledger(AnyLedger[T], Protocol[T]):
     async def insert(self, transaction: T, effect: Effect) -> bool:
         """Insert the effect's row; return False if the effect is already done.
 
-        The new row says "begun", until ``holds`` changes it. If another transaction has inserted
-        the row and has not ended, wait for its end.
+        A row of a lower generation is not done: raise it to the generation of the effect, in this
+        transaction, instead of inserting a row.
+
+        The row says "begun", until ``holds`` changes it. If another transaction has inserted or
+        raised the row and has not ended, wait for its end.
 
         Raises:
             LedgerError: a committed row says "begun": somebody committed before the handler's end.
@@ -106,11 +116,11 @@ class Ledger(AnyLedger[T], Protocol[T]):
         ...
 
     async def holds(self, transaction: T, effect: Effect) -> bool:
-        """Change the effect's row from begun to done; return whether a commit would keep it.
+        """Change the effect's row from begun to done; return whether a commit keeps the row.
 
-        The row must prove that: change it by a statement in the transaction. It must be the row
-        that ``insert`` put into this transaction, not a row of an earlier transaction or of another
-        attempt. What the driver knows about the transaction is no proof:
+        The row must prove the result: change the row by a statement in the transaction. It must be
+        the row that ``insert`` inserted or raised in this transaction, not a row of an earlier
+        transaction or of another attempt. The driver's state of the transaction is no proof:
 
         - If a statement fails and the handler goes on, PostgreSQL turns the COMMIT into a ROLLBACK
           and reports no error.
@@ -140,7 +150,7 @@ class SyncLedger(AnyLedger[T], Protocol[T]):
         ...
 
     def holds(self, transaction: T, effect: Effect) -> bool:
-        """Change the effect's row from begun to done; return whether a commit would keep it."""
+        """Change the effect's row from begun to done; return whether a commit keeps the row."""
         ...
 
     def prune(self, transaction: T, limit: int) -> int:
@@ -175,6 +185,27 @@ class SyncWatermarkLedger(SyncLedger[T], Protocol[T]):
         ...
 
 
+class FinishingLedger(Ledger[T], Protocol[T]):
+    """A ledger that can also finish events of a store in its database."""
+
+    async def finish(self, transaction: T, effect: Effect, finish: Finish) -> bool:
+        """Do the work of ``holds``, and record the success in the store in the same statement.
+
+        Raises:
+            Exception: the database's error; its SQLSTATE is ``CLAIM_LOST`` if another attempt owns
+                the event.
+        """
+        ...
+
+
+class SyncFinishingLedger(SyncLedger[T], Protocol[T]):
+    """A ledger for handlers that run in threads, which can also finish events of a store."""
+
+    def finish(self, transaction: T, effect: Effect, finish: Finish) -> bool:
+        """Do the work of ``holds``, and record the success in the store in the same statement."""
+        ...
+
+
 def is_async_ledger(ledger: AnyLedger[T]) -> TypeGuard[Ledger[T]]:
     """Return whether a ledger is for async handlers; otherwise it is for threads."""
     return inspect.iscoroutinefunction(getattr(ledger, "insert", None))
@@ -183,3 +214,8 @@ def is_async_ledger(ledger: AnyLedger[T]) -> TypeGuard[Ledger[T]]:
 def keeps_watermarks(ledger: AnyLedger[Any]) -> bool:
     """Return whether a ledger keeps watermarks, which ``latest_by`` needs."""
     return callable(getattr(ledger, "advance", None))
+
+
+def finishes_events(ledger: AnyLedger[Any]) -> bool:
+    """Return whether a ledger can finish events of a store that shares its database."""
+    return callable(getattr(ledger, "finish", None))

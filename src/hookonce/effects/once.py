@@ -17,10 +17,18 @@ from contextlib import asynccontextmanager, suppress
 from enum import Enum
 from typing import Any, Generic, TypeVar, cast
 
-from ..errors import LedgerError
+from ..errors import LedgerError, Retry
 from ..logs import event_fields, get_logger
+from ..stores.finishes import CLAIM_LOST, Finish
 from .database_errors import first_line, is_conflict, sqlstate
-from .ledger import AnyLedger, Effect, Latest, Ledger, WatermarkLedger
+from .ledger import (
+    AnyLedger,
+    Effect,
+    FinishingLedger,
+    Latest,
+    Ledger,
+    WatermarkLedger,
+)
 from .threads import on_ledger
 
 _log = get_logger("hookonce.effects")
@@ -32,7 +40,8 @@ TABLE_HINT = (
     " can the database be reached?"
 )
 
-_TRIES = 5
+TRIES = 5
+"""How often a transaction is tried if it conflicts with other transactions."""
 
 _LONG_SECONDS = 5.0
 """A transaction that lasts longer holds its locks and its connection for too long."""
@@ -40,7 +49,7 @@ _LONG_SECONDS = 5.0
 _PRUNE_SECONDS = 60.0
 _PRUNE_ROWS = 1000
 
-_OUT_OF_REACH = {"42P01", "42501"}  # undefined_table, insufficient_privilege
+_OUT_OF_REACH = {"42P01", "42501"}  # SQLSTATE codes: undefined_table, insufficient_privilege
 _NOT_REACHED = (
     "the ledger cannot reach its row after the handler, which has changed the search_path or the"
     " role; name the ledger's table with its schema (table='public.hookonce_effects'), and set the"
@@ -58,8 +67,22 @@ _ENDED_EARLY = (
 )
 
 
+class ClaimLostError(Retry):
+    """Another attempt owns the event, so the handler's transaction was rolled back."""
+
+    def __str__(self) -> str:
+        return "another attempt has claimed the event; the handler's transaction was rolled back"
+
+
+class EndedEarlyError(LedgerError):
+    """The transaction ended before its handler, so the ledger cannot roll back all changes."""
+
+    def __str__(self) -> str:
+        return _ENDED_EARLY
+
+
 class Performed(Enum):
-    """How an attempt to perform an effect ended, if it did not fail."""
+    """The result of an attempt to perform an effect, if the attempt raised no error."""
 
     NOW = "now"
     BEFORE = "before"
@@ -83,6 +106,7 @@ class Once(Generic[T]):
         latest: Latest | None = None,
         *,
         log_fields: Mapping[str, object] | None = None,
+        finish: Callable[[], Finish] | None = None,
     ) -> Performed:
         """Run the work in a transaction with the effect's row, unless the effect is already done.
 
@@ -97,14 +121,19 @@ class Once(Generic[T]):
             work: changes the user's tables.
             latest: the condition that the event is the latest of its resource.
             log_fields: the fields of log records; see ``logs.event_fields``.
+            finish: returns what finishes the event in the store, if the store is in the ledger's
+                database; it is called after the work.
+
+        Raises:
+            ClaimLostError: another attempt owns the event; nothing was committed.
         """
         if log_fields is None:
             log_fields = event_fields(
                 effect.endpoint, effect.event_id, None, handler=effect.handler
             )
-        for left in reversed(range(_TRIES)):
+        for left in reversed(range(TRIES)):
             try:
-                performed = await self._try(effect, work, latest, log_fields)
+                performed = await self._try(effect, work, latest, log_fields, finish)
             except Exception as error:
                 if not left or not is_conflict(error):
                     raise
@@ -132,6 +161,7 @@ class Once(Generic[T]):
         work: Callable[[T], Awaitable[object]],
         latest: Latest | None,
         log_fields: Mapping[str, object],
+        finish: Callable[[], Finish] | None,
     ) -> Performed:
         ledger, performed, began = self._ledger, None, 0.0
         try:
@@ -139,19 +169,21 @@ class Once(Generic[T]):
                 try:
                     if not await ledger.insert(transaction, effect):
                         return Performed.BEFORE
-                    is_late = latest is not None and not await advance(ledger, transaction, latest)
+                    is_late = latest is not None and not (
+                        await advance(ledger, transaction, latest) or latest.late
+                    )
                 except Exception as error:
                     if not is_conflict(error) and not isinstance(error, LedgerError):
                         error.add_note(f"while recording the effect: {TABLE_HINT}")
                     raise
-                # Measure from here: the wait for other transactions does not count.
+                # Measure from here, to leave out the wait for other transactions.
                 began = time.perf_counter()
                 if not is_late:
                     await work(transaction)
-                await _expect_held(ledger, transaction, effect)
+                await expect_held(ledger, transaction, effect, finish)
                 performed = Performed.STALE if is_late else Performed.NOW
         except Exception as error:
-            # A COMMIT that raises may have succeeded, if only its answer was lost.
+            # If a COMMIT raises, it may still have succeeded: perhaps only its answer was lost.
             if (
                 performed is None
                 or is_conflict(error)
@@ -172,14 +204,14 @@ class Once(Generic[T]):
     async def _is_committed(
         self, effect: Effect, lost: Exception, log_fields: Mapping[str, object]
     ) -> bool:
-        """Look up on a new connection whether a COMMIT succeeded although its answer was lost.
+        """Return whether a COMMIT without an answer succeeded; ask on a new connection.
 
-        An insert waits for the old transaction if that has not ended yet; a SELECT would not.
+        Use an INSERT, which waits until the old transaction has ended; a SELECT would not wait.
         """
         try:
             async with rolled_back(self._ledger) as transaction:
                 is_new = await self._ledger.insert(transaction, effect)
-        except Exception as error:  # noqa: BLE001 - the next attempt at the event will look again
+        except Exception as error:  # noqa: BLE001 - the next attempt at the event looks for the row again
             lost.add_note(f"could not look up whether it was committed: {first_line(error)}")
             return False
         if not is_new:
@@ -200,7 +232,7 @@ class Once(Generic[T]):
         try:
             if await _prune_some(self._ledger) == _PRUNE_ROWS:
                 self._prune_at = now
-        except Exception as error:  # noqa: BLE001 - the effect is done; old rows can wait
+        except Exception as error:  # noqa: BLE001 - the effect is done; a later call deletes the old rows
             _log.warning("could not delete old rows of the ledger: %s", first_line(error))
 
 
@@ -209,14 +241,32 @@ async def advance(ledger: Ledger[T], transaction: T, latest: Latest) -> bool:
     return await cast("WatermarkLedger[T]", ledger).advance(transaction, latest)
 
 
-async def _expect_held(ledger: Ledger[T], transaction: T, effect: Effect) -> None:
+async def finish_event(ledger: Ledger[T], transaction: T, effect: Effect, finish: Finish) -> bool:
+    """Complete an event in its store within the transaction of a ``FinishingLedger``."""
+    return await cast("FinishingLedger[T]", ledger).finish(transaction, effect, finish)
+
+
+async def expect_held(
+    ledger: Ledger[T], transaction: T, effect: Effect, finish: Callable[[], Finish] | None = None
+) -> None:
+    """Run a transaction's last statement; LedgerError if a COMMIT would not keep the effect.
+
+    Raises:
+        ClaimLostError: ``finish`` was given, and another attempt owns the event.
+    """
+    finished = None if finish is None else finish()
     try:
-        is_held = await ledger.holds(transaction, effect)
+        if finished is not None:
+            is_held = await finish_event(ledger, transaction, effect, finished)
+        else:
+            is_held = await ledger.holds(transaction, effect)
     except Exception as error:
+        if sqlstate(error) == CLAIM_LOST:
+            raise ClaimLostError from error
         why = _NOT_REACHED if sqlstate(error) in _OUT_OF_REACH else _NOT_COMMITTABLE
         raise LedgerError(why) from error
     if not is_held:
-        raise LedgerError(_ENDED_EARLY)
+        raise EndedEarlyError
 
 
 class _RollBackError(Exception):

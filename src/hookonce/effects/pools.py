@@ -1,4 +1,4 @@
-"""The pool of an async ledger: the application's own pool, or a pool that the ledger makes.
+"""The pool of an async ledger: the application's own pool, or a pool that the ledger opens.
 
 An async pool belongs to the event loop in which it was opened. A module is imported before its
 event loop runs, so it cannot open a pool. But it can pass a function that makes a pool.
@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Pool(Protocol):
-    """The method that the pools of all drivers have."""
+    """The interface that the pools of all drivers share."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -55,7 +55,7 @@ class LedgerPool(Generic[P]):
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
-        """Keep the pool open during the block; after the last block, close a pool made here."""
+        """Keep the pool open in the block; the last block closes a pool that the ledger made."""
         self._users += 1
         try:
             yield

@@ -1,4 +1,8 @@
-"""Checks a ledger before its first event: records an effect, rolls back, and looks for the row."""
+"""Checks a ledger before its first event, in transactions that are rolled back.
+
+``check`` records an effect and looks for its row; ``shares_database`` looks for a claim of the
+store.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,20 @@ from typing import Any
 from uuid import uuid4
 
 from ..errors import LedgerError
+from ..logs import get_logger
+from ..stores.finishes import CLAIM_LOST, Finish
 from ..stores.values import KeyLock, Watermark
-from .database_errors import first_line
+from .database_errors import first_line, sqlstate
 from .ledger import AnyLedger, Effect, Latest, Ledger, keeps_watermarks
-from .once import TABLE_HINT, advance, rolled_back
+from .once import TABLE_HINT, advance, finish_event, rolled_back
 from .threads import on_ledger
+
+_log = get_logger("hookonce.effects")
+
+# These error codes show that the store and the ledger are in different databases:
+# invalid_schema_name, undefined_function, or CLAIM_LOST if the ledger's database has another store
+# of the same name.
+_ELSEWHERE = {"3F000", "42883", CLAIM_LOST}
 
 _NOT_UNIQUE = (
     "would record an effect twice: its table is old, or not a ledger's; its primary key must be"
@@ -40,13 +53,46 @@ async def check(ledger: AnyLedger[Any]) -> None:
     await on_ledger(ledger, _Probe(type(ledger).__name__, keeps_watermarks(ledger)).run)
 
 
+async def shares_database(ledger: AnyLedger[Any], finish: Finish) -> bool:
+    """Return whether a ledger's transaction can finish an event of the store.
+
+    Args:
+        ledger: a ledger that can finish events.
+        finish: belongs to a claim that the store has just granted. Only the store's own database
+            holds the claim; a copy of that database does not.
+    """
+
+    async def ask(ledger: Ledger[Any]) -> bool:
+        effect = _new_effect()
+        async with rolled_back(ledger) as transaction:
+            return await ledger.insert(transaction, effect) and await finish_event(
+                ledger, transaction, effect, finish
+            )
+
+    try:
+        return await on_ledger(ledger, ask)
+    except Exception as error:  # noqa: BLE001 - log only: the ledger also works if it cannot complete events
+        if sqlstate(error) not in _ELSEWHERE and not isinstance(error, LedgerError):
+            _log.warning(
+                "%s cannot complete events of the store in its own commits (%s); may its user"
+                " SELECT from and UPDATE all tables of the store's schema, and INSERT there?",
+                type(ledger).__name__,
+                first_line(error),
+            )
+        return False
+
+
+def _new_effect() -> Effect:
+    return Effect("hookonce.check", uuid4().hex, "check")
+
+
 class _Probe:
     """An effect that the check records and rolls back."""
 
     def __init__(self, name: str, keeps_watermarks: bool) -> None:
         self._name = name
         self._keeps_watermarks = keeps_watermarks
-        self._effect = Effect("hookonce.check", uuid4().hex, "check")
+        self._effect = _new_effect()
         self._key_lock = KeyLock(self._effect.endpoint, self._effect.handler, self._effect.event_id)
         self._has_inserted = False
 
@@ -96,6 +142,6 @@ class _Probe:
             try:
                 async with ledger.transaction() as transaction:
                     await erase(transaction, self._effect, self._key_lock)
-            except Exception as error:  # noqa: BLE001 - reported with the refusal, which matters more
+            except Exception as error:  # noqa: BLE001 - the refusal matters more, so add this error to it as a note
                 refusal.add_note(f"nor can it delete the row that it inserted: {first_line(error)}")
         return refusal

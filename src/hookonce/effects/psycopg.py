@@ -1,4 +1,4 @@
-"""Ledgers in PostgreSQL, by psycopg 3; for async handlers, and for handlers in threads."""
+"""Ledgers in PostgreSQL, with psycopg 3, for async handlers and for handlers in threads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from ..errors import LedgerError, NeedsExtra
 with NeedsExtra("psycopg", "the ledger", "psycopg", "psycopg_pool"):
     from psycopg import AsyncConnection, Connection, IsolationLevel
     from psycopg.pq import TransactionStatus
+    from psycopg.rows import tuple_row
     from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from .changes import Rows
 from .ledger import Effect
 from .pools import LedgerPool
 from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
-from .statements import Parameters, Statements, check_done, row_of, statements_of
+from .statements import Parameters, Statements, check_done, statements_of
 
-_PLACEHOLDERS = ("%s",) * 6
+_PLACEHOLDERS = ("%s",) * 8
 
 
 class PsycopgLedger(SQLLedger[AsyncConnection[Any]]):
@@ -49,7 +51,7 @@ class PsycopgLedger(SQLLedger[AsyncConnection[Any]]):
     def in_use(self) -> AbstractAsyncContextManager[None]:
         """Return a context that keeps the ledger's own pool open; the last context closes the pool.
 
-        Receivers do this by themselves.
+        Receivers enter this context by themselves.
         """
         return self._pool.in_use()
 
@@ -72,6 +74,11 @@ class PsycopgLedger(SQLLedger[AsyncConnection[Any]]):
         self, transaction: AsyncConnection[Any], statement: str, parameters: Parameters = ()
     ) -> int:
         return (await transaction.execute(statement, parameters)).rowcount
+
+    async def _select(self, transaction: AsyncConnection[Any], query: str) -> Rows:
+        # Set the row type: the application's connections may return dictionaries instead of tuples.
+        async with transaction.cursor(row_factory=tuple_row) as cursor:
+            return await (await cursor.execute(query)).fetchall()
 
     def _dialect(self, transaction: AsyncConnection[Any]) -> str:
         return "postgresql"
@@ -119,6 +126,10 @@ class SyncPsycopgLedger(SyncSQLLedger[Connection[Any]]):
     ) -> int:
         return transaction.execute(statement, parameters).rowcount
 
+    def _select(self, transaction: Connection[Any], query: str) -> Rows:
+        with transaction.cursor(row_factory=tuple_row) as cursor:
+            return cursor.execute(query).fetchall()
+
     def _dialect(self, transaction: Connection[Any]) -> str:
         return "postgresql"
 
@@ -126,26 +137,27 @@ class SyncPsycopgLedger(SyncSQLLedger[Connection[Any]]):
 async def record_in(
     connection: AsyncConnection[Any], table: str, effect: Effect, now: float
 ) -> bool:
-    """Insert an effect's row into a connection's transaction; return False if the row exists."""
+    """Record an effect in a connection's transaction; return False if it is already done."""
     if not isinstance(connection, AsyncConnection):
         raise TypeError("record_in takes an async connection; in a thread, call record_in_sync")
     statements = _statements(connection, table)
-    cursor = await connection.execute(statements.insert, row_of(effect, now))
-    if cursor.rowcount == 1:
-        return True
+    for statement, parameters in statements.recording(effect, now):
+        if (await connection.execute(statement, parameters)).rowcount == 1:
+            return True
     check_done((await connection.execute(statements.is_done, effect)).rowcount, effect)
     return False
 
 
 def record_in_sync(connection: Connection[Any], table: str, effect: Effect, now: float) -> bool:
-    """Insert an effect's row into a connection's transaction; return False if the row exists."""
+    """Record an effect in a connection's transaction; return False if it is already done."""
     if not isinstance(connection, Connection):
         raise TypeError(
             "record_in_sync takes a plain connection; for an async one, await record_in"
         )
     statements = _statements(connection, table)
-    if connection.execute(statements.insert, row_of(effect, now)).rowcount == 1:
-        return True
+    for statement, parameters in statements.recording(effect, now):
+        if connection.execute(statement, parameters).rowcount == 1:
+            return True
     check_done(connection.execute(statements.is_done, effect).rowcount, effect)
     return False
 

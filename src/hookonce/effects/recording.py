@@ -20,14 +20,14 @@ _MODULES = {
 
 
 async def record_in(connection: object, effect: Effect, table: str) -> None:
-    """Insert an effect's row; see ``Context.record_in``."""
+    """Record an effect; see ``Context.record_in``."""
     record = _function("record_in", connection, "it is one for threads; call record_in_sync")
     if not await record(connection, table, effect, system_clock()):
         raise _done(effect)
 
 
 def record_in_sync(connection: object, effect: Effect, table: str) -> None:
-    """Insert an effect's row; see ``Context.record_in_sync``."""
+    """Record an effect; see ``Context.record_in_sync``."""
     record = _function("record_in_sync", connection, "it is async; await record_in")
     if not record(connection, table, effect, system_clock()):
         raise _done(effect)

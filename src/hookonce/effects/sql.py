@@ -16,15 +16,16 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from typing import Generic, TypedDict, TypeVar
 
-from ..clock import Clock, system_clock
-from ..stores.protocols import DEFAULT_RETENTION, check_retention
+from ..clock import Clock, span_seconds, system_clock
+from ..stores.finishes import Finish
+from ..stores.protocols import DEFAULT_RETENTION
 from ..stores.values import KeyLock
+from .changes import Changes, Rows
 from .ledger import Effect, Latest
 from .statements import (
     Parameters,
     Statements,
     check_done,
-    key_of,
     statements_of,
     watermark_row,
 )
@@ -40,8 +41,9 @@ class LedgerOptions(TypedDict, total=False):
         table: the name of the table of effects, with its schema if it is in one;
             ``hookonce_effects``. The table of watermarks has the same name, but ends in
             ``_watermarks``.
-        retention: how long a row stays, at least 26 hours and not shorter than the store remembers
-            a handled event; a watermark stays that long after its last advance. 15 days.
+        retention: how long a row stays: at least as long as the sender delivers an event again, and
+            as the store remembers a handled event; a watermark stays that long after its last
+            advance. 15 days.
         clock: Unix time in seconds.
     """
 
@@ -62,7 +64,7 @@ class _InTables(ABC, Generic[T]):
         clock: Clock = system_clock,
     ) -> None:
         check_table(table)
-        self.retention_seconds: float = check_retention(retention)
+        self.retention_seconds: float = span_seconds("retention", retention, positive=True)
         self._placeholders = placeholders
         self._table = table
         self._clock = clock
@@ -70,6 +72,10 @@ class _InTables(ABC, Generic[T]):
     @abstractmethod
     def _dialect(self, transaction: T) -> str:
         """Return the SQL dialect of a transaction's database."""
+
+    def _finished(self, effect: Effect) -> Parameters:
+        """Return the parameters of ``Statements.finish``."""
+        return (int(self._clock()), *effect[:3])
 
     def _statements(self, transaction: T) -> Statements:
         return statements_of(self._dialect(transaction), self._table, self._placeholders)
@@ -86,21 +92,38 @@ class SQLLedger(_InTables[T]):
     async def _run(self, transaction: T, statement: str, parameters: Parameters = ()) -> int:
         """Run a statement; return how many rows it changed or selected."""
 
+    @abstractmethod
+    async def _select(self, transaction: T, query: str) -> Rows:
+        """Run a query without parameters, and return its rows."""
+
     async def insert(self, transaction: T, effect: Effect) -> bool:
-        statements, key = self._statements(transaction), key_of(effect)
-        if await self._run(transaction, statements.begin, key) == 1:
-            if statements.savepoint is not None:
-                await self._run(transaction, statements.savepoint)
-            return True
-        check_done(await self._run(transaction, statements.is_done, key), effect)
+        statements = self._statements(transaction)
+        for statement, parameters in statements.beginning(effect):
+            if await self._run(transaction, statement, parameters) == 1:
+                if statements.savepoint is not None:
+                    await self._run(transaction, statements.savepoint)
+                return True
+        check_done(await self._run(transaction, statements.is_done, effect), effect)
         return False
 
     async def holds(self, transaction: T, effect: Effect) -> bool:
         statements = self._statements(transaction)
+        if not await self._end_work(transaction):
+            return False
         if statements.release is not None:
             await self._run(transaction, statements.release)
-        finished = (int(self._clock()), *effect)
-        return await self._run(transaction, statements.finish, finished) == 1
+        return await self._run(transaction, statements.finish, self._finished(effect)) == 1
+
+    async def finish(self, transaction: T, effect: Effect, finish: Finish) -> bool:
+        statement = self._statements(transaction).finish_event(finish.call)
+        if not await self._end_work(transaction):
+            return False
+        values = (*self._finished(effect), *finish.values)
+        return await self._run(transaction, statement, values) == 1
+
+    async def _end_work(self, transaction: T) -> bool:  # noqa: ARG002 - drivers' ledgers use the argument
+        """Run delayed statements; return False if the driver knows that no transaction is open."""
+        return True
 
     async def advance(self, transaction: T, latest: Latest) -> bool:
         statements, row = self._statements(transaction), watermark_row(latest, self._clock())
@@ -118,9 +141,14 @@ class SQLLedger(_InTables[T]):
     async def erase(self, transaction: T, effect: Effect, key_lock: KeyLock) -> None:
         """Delete the rows of an effect and of a watermark."""
         for statement, key in zip(
-            self._statements(transaction).erase, (effect, key_lock), strict=True
+            self._statements(transaction).erase, (effect[:3], key_lock), strict=True
         ):
             await self._run(transaction, statement, key)
+
+    async def count_changes(self, transaction: T) -> Changes | None:
+        """Return how many rows the transaction's connection has changed; see ``Changes``."""
+        query = self._statements(transaction).changes
+        return None if query is None else Changes.of(await self._select(transaction, query))
 
     async def create_table(self) -> None:
         """Create both tables if they do not exist."""
@@ -140,21 +168,38 @@ class SyncSQLLedger(_InTables[T]):
     def _run(self, transaction: T, statement: str, parameters: Parameters = ()) -> int:
         """Run a statement; return how many rows it changed or selected."""
 
+    @abstractmethod
+    def _select(self, transaction: T, query: str) -> Rows:
+        """Run a query without parameters, and return its rows."""
+
     def insert(self, transaction: T, effect: Effect) -> bool:
-        statements, key = self._statements(transaction), key_of(effect)
-        if self._run(transaction, statements.begin, key) == 1:
-            if statements.savepoint is not None:
-                self._run(transaction, statements.savepoint)
-            return True
-        check_done(self._run(transaction, statements.is_done, key), effect)
+        statements = self._statements(transaction)
+        for statement, parameters in statements.beginning(effect):
+            if self._run(transaction, statement, parameters) == 1:
+                if statements.savepoint is not None:
+                    self._run(transaction, statements.savepoint)
+                return True
+        check_done(self._run(transaction, statements.is_done, effect), effect)
         return False
 
     def holds(self, transaction: T, effect: Effect) -> bool:
         statements = self._statements(transaction)
+        if not self._end_work(transaction):
+            return False
         if statements.release is not None:
             self._run(transaction, statements.release)
-        finished = (int(self._clock()), *effect)
-        return self._run(transaction, statements.finish, finished) == 1
+        return self._run(transaction, statements.finish, self._finished(effect)) == 1
+
+    def finish(self, transaction: T, effect: Effect, finish: Finish) -> bool:
+        statement = self._statements(transaction).finish_event(finish.call)
+        if not self._end_work(transaction):
+            return False
+        values = (*self._finished(effect), *finish.values)
+        return self._run(transaction, statement, values) == 1
+
+    def _end_work(self, transaction: T) -> bool:  # noqa: ARG002 - drivers' ledgers use the argument
+        """Run delayed statements; return False if the driver knows that no transaction is open."""
+        return True
 
     def advance(self, transaction: T, latest: Latest) -> bool:
         statements, row = self._statements(transaction), watermark_row(latest, self._clock())
@@ -172,9 +217,14 @@ class SyncSQLLedger(_InTables[T]):
     def erase(self, transaction: T, effect: Effect, key_lock: KeyLock) -> None:
         """Delete the rows of an effect and of a watermark."""
         for statement, key in zip(
-            self._statements(transaction).erase, (effect, key_lock), strict=True
+            self._statements(transaction).erase, (effect[:3], key_lock), strict=True
         ):
             self._run(transaction, statement, key)
+
+    def count_changes(self, transaction: T) -> Changes | None:
+        """Return how many rows the transaction's connection has changed; see ``Changes``."""
+        query = self._statements(transaction).changes
+        return None if query is None else Changes.of(self._select(transaction, query))
 
     def create_table(self) -> None:
         """Create both tables if they do not exist."""

@@ -1,4 +1,4 @@
-"""Ledgers by SQLAlchemy 2, in PostgreSQL, MySQL, MariaDB and SQLite; async and for threads."""
+"""Ledgers with SQLAlchemy 2, in PostgreSQL, MySQL, MariaDB and SQLite; async and for threads."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ with NeedsExtra("sqlalchemy", "the ledger", "sqlalchemy"):
     from sqlalchemy.orm import Session, sessionmaker
     from sqlalchemy.types import TypeEngine
 
+from .changes import Rows
 from .database_errors import sqlstate
 from .ledger import Effect
 from .sql import LedgerOptions, SQLLedger, SyncSQLLedger
@@ -44,7 +45,6 @@ from .statements import (
     Statements,
     check_done,
     check_kept,
-    row_of,
     statements_of,
 )
 from .table import EFFECTS, GENERATION, LENGTHS, TABLE, WATERMARKS, watermarks_table
@@ -56,12 +56,12 @@ _Target: TypeAlias = AsyncSession | Session | AsyncConnection | Connection
 _Executable: TypeAlias = tuple[TextClause, dict[str, str | int]]
 
 _AUTOCOMMIT = "AUTOCOMMIT"
-_NAMES = ("p1", "p2", "p3", "p4", "p5", "p6")
+_NAMES = ("p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8")
 _PLACEHOLDERS = tuple(f":{name}" for name in _NAMES)
 
 
 class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
-    """A ledger by SQLAlchemy; async handlers get an ``AsyncSession`` in a transaction.
+    """A ledger with SQLAlchemy; async handlers get an ``AsyncSession`` in a transaction.
 
     For PostgreSQL, MySQL, MariaDB and SQLite. The ledger commits and closes the session.
 
@@ -100,24 +100,27 @@ class SQLAlchemyLedger(SQLLedger[AsyncSessionT]):
                 await session.connection(execution_options=options)
             yield session
 
-    async def holds(self, transaction: AsyncSessionT, effect: Effect) -> bool:
+    async def _end_work(self, transaction: AsyncSessionT) -> bool:
         if not transaction.in_transaction():
             return False
         if _is_pending(transaction):
             await transaction.run_sync(_write_pending)
-        return await super().holds(transaction, effect)
+        return True
 
     async def _run(
         self, transaction: AsyncSessionT, statement: str, parameters: Parameters = ()
     ) -> int:
         return await transaction.run_sync(_run, statement, parameters)
 
+    async def _select(self, transaction: AsyncSessionT, query: str) -> Rows:
+        return await transaction.run_sync(_select, query)
+
     def _dialect(self, transaction: AsyncSessionT) -> str:
         return _dialect_name(transaction)
 
 
 class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
-    """A ledger by SQLAlchemy; handlers in threads get a ``Session`` in a transaction.
+    """A ledger with SQLAlchemy; handlers in threads get a ``Session`` in a transaction.
 
     Args:
         sessions: makes the sessions; the ledger's tables are in the database of its ``bind``.
@@ -153,15 +156,18 @@ class SyncSQLAlchemyLedger(SyncSQLLedger[SessionT]):
                 session.connection(execution_options=options)
             yield session
 
-    def holds(self, transaction: SessionT, effect: Effect) -> bool:
+    def _end_work(self, transaction: SessionT) -> bool:
         if not transaction.in_transaction():
             return False
         if _is_pending(transaction):
             _write_pending(transaction)
-        return super().holds(transaction, effect)
+        return True
 
     def _run(self, transaction: SessionT, statement: str, parameters: Parameters = ()) -> int:
         return _run(transaction, statement, parameters)
+
+    def _select(self, transaction: SessionT, query: str) -> Rows:
+        return _select(transaction, query)
 
     def _dialect(self, transaction: SessionT) -> str:
         return _dialect_name(transaction)
@@ -217,7 +223,7 @@ def _type(column: str) -> TypeEngine[Any]:
 async def record_in(
     connection: AsyncSession | AsyncConnection, table: str, effect: Effect, now: float
 ) -> bool:
-    """Insert an effect's row into a session's transaction; return False if the row exists."""
+    """Record an effect in a session's transaction; return False if it is already done."""
     if not isinstance(connection, AsyncSession | AsyncConnection):
         raise TypeError("record_in takes an async session; in a thread, call record_in_sync")
     under = await connection.connection() if isinstance(connection, AsyncSession) else connection
@@ -227,7 +233,7 @@ async def record_in(
 def record_in_sync(
     connection: Session | Connection, table: str, effect: Effect, now: float
 ) -> bool:
-    """Insert an effect's row into a session's transaction; return False if the row exists."""
+    """Record an effect in a session's transaction; return False if it is already done."""
     if not isinstance(connection, Session | Connection):
         raise TypeError("record_in_sync takes a plain session; for an async one, await record_in")
     under = connection.connection() if isinstance(connection, Session) else connection
@@ -242,15 +248,16 @@ def _record(connection: Connection, table: str, effect: Effect, now: float) -> b
             " (None or AUTOCOMMIT) and autocommit out of the arguments of its engine and of its"
             " connect_args"
         )
-    if _count(connection.execute(*_executable(statements.insert, row_of(effect, now)))) == 1:
-        _check_at_commit(connection, statements, effect)
-        return True
+    for statement, parameters in statements.recording(effect, now):
+        if _count(connection.execute(*_executable(statement, parameters))) == 1:
+            _check_at_commit(connection, statements, effect)
+            return True
     check_done(_count(connection.execute(*_executable(statements.is_done, effect))), effect)
     return False
 
 
 def _check_at_commit(connection: Connection, statements: Statements, effect: Effect) -> None:
-    """Let the COMMIT fail if it would not keep the row."""
+    """Make the COMMIT fail if it would not keep the row."""
     recorded = _recorded.get(connection)
     if recorded is None:
         recorded = _recorded[connection] = []
@@ -278,7 +285,7 @@ def _is_pending(session: AsyncSession | Session) -> bool:
 
 
 def _write_pending(session: Session) -> None:
-    """Run the statements that a session has delayed: one of them may break the transaction."""
+    """Run a session's delayed statements now, because they may break the transaction."""
     while (nested := session.get_nested_transaction()) is not None:
         nested.commit()
     session.flush()
@@ -287,6 +294,10 @@ def _write_pending(session: Session) -> None:
 def _run(session: Session, statement: str, parameters: Parameters) -> int:
     """Run a statement on the session's connection, which is faster than through the session."""
     return _count(session.connection().execute(*_executable(statement, parameters)))
+
+
+def _select(session: Session, query: str) -> Rows:
+    return session.connection().execute(text(query)).all()
 
 
 def _executable(statement: str, parameters: Parameters) -> _Executable:
@@ -314,7 +325,7 @@ def _dialect_name(target: _Target) -> str:
 
 def _connection_options(bind: object, isolation: str | None) -> dict[str, str]:
     """Return connection options that set the isolation level and turn AUTOCOMMIT off."""
-    if not isinstance(bind, Engine | AsyncEngine):  # a test may bind a connection
+    if not isinstance(bind, Engine | AsyncEngine):  # a test may bind a connection, not an engine
         return {}
     # SQLite has one writer at a time, so isolation levels do not matter.
     is_sqlite = bind.dialect.name == "sqlite"
@@ -326,14 +337,15 @@ def _connection_options(bind: object, isolation: str | None) -> dict[str, str]:
 
 
 def _commits_by_itself(target: Engine | AsyncEngine | Connection) -> bool:
-    """Return whether each statement is a transaction of its own."""
+    """Return whether the driver commits each statement by itself (AUTOCOMMIT)."""
     level = target.get_execution_options().get("isolation_level") or getattr(
         target.dialect, "_on_connect_isolation_level", None
     )
     return level is not None and str(level).upper() == _AUTOCOMMIT
 
 
-# Outside a transaction PostgreSQL refuses a savepoint, and MySQL forgets it at once.
+# The error codes outside a transaction: PostgreSQL refuses SAVEPOINT, and MySQL does not find the
+# savepoint at its RELEASE.
 _NO_TRANSACTION = {"25P01", 1305}
 
 

@@ -1,4 +1,4 @@
-"""Ledger in an SQLite file, by the standard library; for handlers that run in threads.
+"""A ledger in an SQLite file, with the module sqlite3, for handlers that run in threads.
 
 No two transactions use a connection at the same time; a later transaction uses it again.
 """
@@ -10,12 +10,13 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike, fspath
-from typing import NoReturn, Unpack
+from typing import Any, NoReturn, Unpack
 
 from ..errors import LedgerError
+from .changes import Rows
 from .ledger import Effect
 from .sql import LedgerOptions, SyncSQLLedger
-from .statements import Parameters, check_done, row_of, statements_of
+from .statements import Parameters, check_done, statements_of
 
 SQLITE_PLACEHOLDERS = ("?",) * 6
 BUSY_SECONDS = 10.0
@@ -24,6 +25,13 @@ BUSY_SECONDS = 10.0
 
 class LedgerConnection(sqlite3.Connection):
     """A connection whose transaction only the ledger may end."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # On macOS a plain fsync leaves data in the drive's cache; these settings also flush the
+        # cache. Other systems ignore both settings.
+        self.execute("PRAGMA fullfsync = ON")
+        self.execute("PRAGMA checkpoint_fullfsync = ON")
 
     def commit(self) -> NoReturn:
         raise LedgerError("the ledger commits when the handler returns; remove commit()")
@@ -67,7 +75,7 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
         """Return the context of a new transaction, which holds the file's write lock."""
         connection = self._idle.pop() if self._idle else self._connect()
         try:
-            connection.isolation_level = None  # now sqlite3 begins no transaction by itself
+            connection.isolation_level = None  # keep sqlite3 from beginning transactions
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -82,13 +90,19 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
         self._idle.append(connection)
 
     def holds(self, transaction: sqlite3.Connection, effect: Effect) -> bool:
-        # SQLite ends a transaction by itself after some errors, such as a full disk.
+        # Ask the connection too: after some errors, such as a full disk, SQLite ends a transaction
+        # by itself.
         return transaction.in_transaction and super().holds(transaction, effect)
 
     def _run(
         self, transaction: sqlite3.Connection, statement: str, parameters: Parameters = ()
     ) -> int:
         return _run(transaction, statement, parameters)
+
+    def _select(self, transaction: sqlite3.Connection, query: str) -> Rows:
+        cursor = transaction.cursor()
+        cursor.row_factory = None  # return tuples: the connection may return dictionaries
+        return cursor.execute(query).fetchall()
 
     def _dialect(self, transaction: sqlite3.Connection) -> str:
         return "sqlite"
@@ -99,15 +113,16 @@ class SQLiteLedger(SyncSQLLedger[sqlite3.Connection]):
 
 
 def record_in_sync(connection: sqlite3.Connection, table: str, effect: Effect, now: float) -> bool:
-    """Insert an effect's row into a connection's transaction; return False if the row exists."""
+    """Record an effect in a connection's transaction; return False if it is already done."""
     statements = statements_of("sqlite", table, SQLITE_PLACEHOLDERS)
-    # This DELETE matches no row. Its only use is to begin a transaction, unless the connection
-    # autocommits.
+    # This DELETE matches no row. It only begins a transaction if the connection does not
+    # autocommit.
     _run(connection, statements.prune[0], (0, 0))
     if not connection.in_transaction:
         raise LedgerError("the connection is in no transaction; begin one before record_in")
-    if _run(connection, statements.insert, row_of(effect, now)) == 1:
-        return True
+    for statement, parameters in statements.recording(effect, now):
+        if _run(connection, statement, parameters) == 1:
+            return True
     check_done(_run(connection, statements.is_done, effect), effect)
     return False
 

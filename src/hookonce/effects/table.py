@@ -32,15 +32,15 @@ WATERMARKS = {
 """The columns of the table of watermarks; True marks a column of the primary key."""
 
 GENERATION = "generation"
-"""The last column of both tables. It is 0; a later version may count replays on purpose here."""
+"""The last column of both tables: the generation of an effect; always 0 in watermarks."""
 
-# PostgreSQL cuts names off at 63 bytes. The name of an index is 23 bytes longer than the name of
-# the table: it ends in `_watermarks_recorded_at`.
+# PostgreSQL cuts names off at 63 bytes. The name of an index adds 23 bytes to the name of the table
+# (`_watermarks_recorded_at`), so a table's name may have 40 bytes.
 _NAME = re.compile(r"(?:[A-Za-z_]\w{0,50}\.)?[A-Za-z_]\w{0,39}", re.ASCII)
 
 _TEXT = {
     # These collations compare byte for byte, and an upgrade of the operating system does not change
-    # the order of an index.
+    # their order.
     "postgresql": 'varchar({}) COLLATE "C"',
     "sqlite": "varchar({})",
     "mysql": "varchar({}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",

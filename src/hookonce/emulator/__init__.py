@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from .app import App
-from .chaos import Chaos, Disturbance
+from .chaos import Chaos, Disturbance, RequestFault, RequestFaults
 from .faults import FaultInjection
 from .flows import (
     FLOWS,
@@ -52,6 +52,8 @@ __all__ = [
     "FrozenTime",
     "Notice",
     "RefusedError",
+    "RequestFault",
+    "RequestFaults",
     "Target",
     "TimeSource",
     "VirtualClock",

@@ -25,7 +25,7 @@ from .refusals import Issue, RefusedError, at_storage, invalid, refused
 
 _log = get_logger("hookonce.emulator.api")
 
-_MOST_BODY_BYTES = 1024 * 1024  # media have their own limit: their bytes go to the storage
+_MOST_BODY_BYTES = 1024 * 1024  # uploads go to the storage, which has its own limit
 
 _UPLOADS, _FILES = "storage", "files"
 
@@ -64,7 +64,7 @@ class Api:
             response = await self._admit(request, key, quota, now)
         except RefusedError as error:
             response = _refusal(error)
-        except Exception:  # noqa: BLE001 - every failure is JSON (interface, Errors)
+        except Exception:  # noqa: BLE001 - the answer to every failure is JSON (interface, Errors)
             _log.exception("an operation of the emulated API raised; answered 500")
             response = _refusal(refused("api.internal"))
         response.headers.update(quota.headers)
@@ -113,7 +113,7 @@ class Api:
 
 def _base_url(request: Request) -> str:
     """Return the URL of this application, including the path at which it is mounted."""
-    # Starlette's `base_url` would be that of the outermost application.
+    # Do not use Starlette's `base_url`: it is the URL of the outermost application.
     return f"{request.url.scheme}://{request.url.netloc}{request.scope.get('root_path', '')}"
 
 

@@ -1,4 +1,4 @@
-"""The actions of people in the service's app, which have no documented path.
+"""The actions of people in the service's app, for which the API documents no operation.
 
 The interface names approving, rejecting, rescheduling and retrying posts, and reconnecting channels
 in the app; it shows no operation for these (Endpoints: Gaps).
@@ -72,7 +72,7 @@ class App:
         return post.to_resource()
 
     def retry(self, post_id: str, channel_id: str) -> Post:
-        """Try a failed target again (interface, States: "failed target | retry")."""
+        """Try a failed target again (interface, States)."""
         post = self._post(post_id)
         target = next((one for one in post.targets if one.channel.id == channel_id), None)
         if target is None:

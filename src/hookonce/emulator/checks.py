@@ -75,7 +75,7 @@ class PostFindings:
 
 
 def require_allowed(post: PostRow, step: PostStep) -> None:
-    """Raise RefusedError if a post, because of its status, does not allow a step."""
+    """Raise RefusedError if the status of a post does not allow a step."""
     code = POST_CONFLICTS.get((post.status, step))
     if code is not None:
         raise refused(code)

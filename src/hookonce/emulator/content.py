@@ -140,7 +140,7 @@ class PostRow:
 
     @property
     def published_at(self) -> float | None:
-        """When the last target was published; None while a target is not finished."""
+        """The time at which the last target was published; None while a target is not finished."""
         if self.status not in {"published", "partial"}:
             return None
         moments = [one.published_at for one in self.targets if one.published_at is not None]

@@ -12,8 +12,8 @@ from functools import partial
 from random import Random
 
 from ..clock import utc
-from ..sender import DISABLING_SECONDS, LOG_SECONDS, RETRY_JITTER, RETRY_SECONDS
-from .chaos import UNDISTURBED, Chaos, Plan, plan_of
+from ..senders import Rules
+from .chaos import UNDISTURBED, Chaos, Plan, RequestFaults, plan_for, plan_of
 from .records import (
     DeliveryAttempt,
     DeliveryRow,
@@ -30,7 +30,7 @@ from .wire import Wire
 _GONE = 410
 
 # The largest number of finished deliveries in the log. At a high speed, very many deliveries fall
-# within its 14 days.
+# within the time that the log covers.
 _LOGGED = 100_000
 
 
@@ -38,6 +38,8 @@ class Deliveries:
     """The deliveries of the workspace: their schedule and their log.
 
     Args:
+        rules: by which rules the sender delivers. A rule that it does not publish is not applied;
+            without a schedule it retries by the example of the specification.
         seed: determines every random draw.
         rotate: rotates an endpoint's secret; None forbids chaos to do so.
 
@@ -49,25 +51,28 @@ class Deliveries:
         self,
         endpoints: Mapping[str, EndpointRow],
         *,
+        rules: Rules,
         wire: Wire,
         timeline: Timeline,
         seed: int,
-        chaos: Chaos | None,
+        chaos: Chaos | RequestFaults | None,
         rotate: Callable[[EndpointRow], None] | None,
     ) -> None:
         self._endpoints = endpoints
+        self._rules = rules
+        self._waits = rules.tried_retry_seconds
         self._wire = wire
         self._timeline = timeline
         self._seed = seed
         self._chaos = chaos
         self._rotate = rotate
-        self._random = Random(f"{seed}:deliveries")  # noqa: S311 - ids are no secrets
+        self._random = Random(f"{seed}:deliveries")  # noqa: S311 - not used for secrets
         self._rows: dict[str, DeliveryRow] = {}
         self._count = 0
         self.notices: list[Notice] = []
 
     def rows(self, endpoint_id: str | None = None) -> list[DeliveryRow]:
-        """Return the delivery log of the last 14 days, of one endpoint or of all, newest first."""
+        """Return the delivery log, of one endpoint or of all, newest first."""
         self._drop_old()
         return [
             row
@@ -85,6 +90,7 @@ class Deliveries:
         row = DeliveryRow(
             id=f"dlv_{self._random.randbytes(12).hex()}",
             number=self._count,
+            key=str(self._count) if isinstance(self._chaos, Chaos) else event.id,
             endpoint_id=endpoint.id,
             event=event,
             is_test=is_test,
@@ -108,13 +114,19 @@ class Deliveries:
         if reason is not DisabledReason.MANUAL:
             self.notices.append(Notice(endpoint.id, reason, utc(self._timeline.now)))
 
+    def replace_secret(self, endpoint: EndpointRow, secret: str) -> None:
+        """Rotate an endpoint's secret; both secrets sign for the time that the rules set."""
+        both_seconds = self._rules.two_signatures_seconds or 0.0
+        endpoint.rotate(secret, self._timeline.now + self._timeline.span(both_seconds))
+
     def _drop_old(self) -> None:
-        kept_since = self._timeline.now - self._timeline.span(LOG_SECONDS)
-        while self._rows and (row := next(iter(self._rows.values()))).created_at < kept_since:
-            if row.status is DeliveryStatus.PENDING:
-                break  # at a high --speed, one delivery can be pending for 14 days
-            del self._rows[row.id]
-        # The search reads all rows, so it is seldom done, and drops a tenth of them at once.
+        if self._rules.log_seconds is not None:
+            kept_since = self._timeline.now - self._timeline.span(self._rules.log_seconds)
+            while self._rows and (row := next(iter(self._rows.values()))).created_at < kept_since:
+                if row.status is DeliveryStatus.PENDING:
+                    break  # keep a pending delivery; at a high --speed it may be this old
+                del self._rows[row.id]
+        # The search reads every row. To search seldom, wait until the log is a tenth too long.
         if len(self._rows) > 1.1 * _LOGGED:
             settled = [
                 row.id for row in self._rows.values() if row.status is not DeliveryStatus.PENDING
@@ -129,7 +141,9 @@ class Deliveries:
     def _plan_for(self, row: DeliveryRow, attempt: int) -> Plan:
         if self._chaos is None or row.is_test:
             return UNDISTURBED
-        return plan_of(self._chaos, self._seed, row.number, attempt)
+        if isinstance(self._chaos, Chaos):
+            return plan_of(self._chaos, self._seed, row.number, attempt)
+        return plan_for(self._chaos(row.event.id, attempt))
 
     async def _attempt(self, row: DeliveryRow) -> None:
         if row.status is not DeliveryStatus.PENDING:
@@ -141,7 +155,7 @@ class Deliveries:
         plan = self._plan_for(row, row.attempts)
         if plan.rotates:
             if self._rotate is None:
-                plan = UNDISTURBED  # chaos cannot rotate here, so the log must show no rotation
+                plan = UNDISTURBED  # nothing can rotate the secret
             else:
                 self._rotate(endpoint)
         random = self._random_for(row, "beside")
@@ -174,24 +188,32 @@ class Deliveries:
             return
         if not row.is_test:
             endpoint.count_failure(now)
-        longest = self._timeline.span(DISABLING_SECONDS)
         if endpoint.status is EndpointStatus.ACTIVE:
             # A 410 "on any attempt" (interface, States) disables the endpoint, also at a test
             # event; other failures of test events do not count.
             if attempt.status == _GONE:
                 self.disable(endpoint, DisabledReason.GONE)
-            elif not row.is_test and endpoint.is_failing_too_long(now, longest):
+            elif not row.is_test and self._has_failed_too_long(endpoint, now):
                 self.disable(endpoint, DisabledReason.FAILING)
         if row.status is DeliveryStatus.FAILED:
             return  # `disable` has given up the delivery
         # A test event is never retried (interface, Events: Delivery behaviour).
-        if row.is_test or row.attempts > len(RETRY_SECONDS):
+        if row.is_test or row.attempts > len(self._waits):
             row.status = DeliveryStatus.FAILED
             return
-        jitter = self._random_for(row, "wait").uniform(-RETRY_JITTER, RETRY_JITTER)
-        wait = RETRY_SECONDS[row.attempts - 1] * (1 + jitter)
+        most = self._rules.retry_jitter or 0.0
+        jitter = self._random_for(row, "wait").uniform(-most, most)
+        wait = self._waits[row.attempts - 1] * (1 + jitter)
+        if self._rules.reads_retry_after and attempt.retry_after_seconds is not None:
+            wait = attempt.retry_after_seconds
         self._plan_attempt(row, attempt.at_unix + self._timeline.span(wait))
+
+    def _has_failed_too_long(self, endpoint: EndpointRow, now: float) -> bool:
+        seconds, failures = self._rules.disabling_seconds, self._rules.disabling_failures
+        if seconds is None:
+            return False
+        return endpoint.is_failing_too_long(now, self._timeline.span(seconds), failures or 1)
 
     def _random_for(self, row: DeliveryRow, what: str) -> Random:
         """Return a random generator that is seeded by the delivery and the attempt."""
-        return Random(f"{self._seed}:{row.number}:{row.attempts}:{what}")  # noqa: S311 - no secret
+        return Random(f"{self._seed}:{row.key}:{row.attempts}:{what}")  # noqa: S311 - not used for secrets

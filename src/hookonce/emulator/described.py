@@ -43,7 +43,7 @@ class Described(BaseModel):
         alias_generator=to_camel,
         validate_by_name=True,
         validate_by_alias=True,
-        hide_input_in_errors=True,  # keys and secrets stay out of messages
+        hide_input_in_errors=True,  # error messages must not show keys and secrets
     )
 
 
@@ -279,5 +279,5 @@ class DescribedLimits(Described):
 
 
 def unix_seconds_or(moment: datetime | None, default: float) -> float:
-    """Return a moment as Unix seconds; None gives the default."""
+    """Return a moment as Unix seconds, or the default if the moment is None."""
     return default if moment is None else moment.timestamp()

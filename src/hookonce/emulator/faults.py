@@ -14,7 +14,7 @@ from .rules import SUBSCRIBABLE
 
 @dataclass(slots=True)
 class PlatformFault:
-    """How a platform fails.
+    """An injected fault of a platform.
 
     Attributes:
         rate: the probability of a failure, from 0 to 1.
@@ -70,7 +70,7 @@ class Faults:
         return self.slowness.get(channel_id, self.slowness.get(None, 0.0))
 
     def loses(self, event_type: str) -> bool:
-        """Return whether to lose an event of this type now, and count the loss."""
+        """Decide whether to lose an event of this type now; if so, count the loss."""
         for key in (event_type, None):
             if self.lost.get(key, 0):
                 self.lost[key] -= 1
@@ -120,7 +120,7 @@ class FaultInjection:
         self._faults.platforms[self._known(channel)] = PlatformFault(error, rate, times, for_good)
 
     def platform_is_slow(self, channel: str | None = None, *, seconds: float | timedelta) -> None:
-        """Let the platform of one channel, or of all, take longer for each post and reply.
+        """Slow down each post and reply on the platform of one channel, or of all channels.
 
         Raises:
             LookupError: there is no such channel.

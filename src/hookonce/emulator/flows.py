@@ -47,7 +47,7 @@ async def publish_post(
     caption: str = "The walnut bread is back 🍞 Saturdays from 8.",
     generator: EventGenerator | None = None,
 ) -> tuple[Event[Any], ...]:
-    """Publish a post to several channels; all succeed but the last, which fails for good.
+    """Publish a post to several channels; the last channel fails for good, all others succeed.
 
     Emits one event for each channel (interface, Events: Event types). A target does not name its
     post (Resources: PostTarget), so only the caption and the media show that they belong together.

@@ -127,7 +127,7 @@ class EventGenerator:
         clock: Clock = system_clock,
         channels: Sequence[Channel] = (),
     ) -> None:
-        self._random = seed if isinstance(seed, Random) else Random(seed)  # noqa: S311 - no secrets
+        self._random = seed if isinstance(seed, Random) else Random(seed)  # noqa: S311 - not used for secrets
         self._clock = clock
         self.channels: tuple[Channel, ...] = tuple(channels) or tuple(
             Channel(
@@ -148,7 +148,7 @@ class EventGenerator:
 
     @property
     def active_channels(self) -> tuple[Channel, ...]:
-        """The channels that are active; all channels if none is."""
+        """The active channels; all channels if none is active."""
         active = tuple(channel for channel in self.channels if channel.status == "active")
         return active or self.channels
 
@@ -213,7 +213,8 @@ class EventGenerator:
             external_post_id=external_id if published else None,
             permalink=self._permalink(channel, external_id) if published else None,
             error=None if published else TargetError(code=code, message=message),
-            # The event comes "as soon as the result is known" (interface, Events: rule 2).
+            # At most 5 seconds ago, because the event comes "as soon as the result is known"
+            # (interface, Events: rule 2).
             published_at=self._ago(timedelta(seconds=5)) if published else None,
         ).model_dump(mode="json")
 
@@ -237,8 +238,8 @@ class EventGenerator:
             external_post_id=None if self._once_in(10) else self._external_id(),
             author_username=username,
             author_name=name,
-            # On polled platforms the event comes minutes after the comment (interface, Events: rule
-            # 2).
+            # Up to 15 minutes ago, because on polled platforms the event comes minutes after the
+            # comment (interface, Events: rule 2).
             created_at=None if self._once_in(20) else self._ago(timedelta(minutes=15)),
             post_id=None if self._once_in(4) else self.new_id("post"),
             parent_id=self.new_id("cmt") if self._once_in(4) else None,

@@ -17,8 +17,14 @@ class OverHttp:
 
     def __init__(self) -> None:
         # trust_env=False, because a proxy cannot reach a receiver on this machine. timeout=None,
-        # because the service limits the time of the whole attempt.
-        self._client = httpx2.AsyncClient(timeout=None, follow_redirects=False, trust_env=False)
+        # because the service limits the time of the whole attempt. No limit of connections, because
+        # a request that waits for a connection would seem to be answered late.
+        self._client = httpx2.AsyncClient(
+            timeout=None,
+            follow_redirects=False,
+            trust_env=False,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+        )
 
     async def __aenter__(self) -> Self:
         return self

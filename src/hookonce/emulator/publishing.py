@@ -171,7 +171,7 @@ class Publishing:
         """Return a random generator that is seeded by the target and its number of tries."""
         place = post.targets.index(target)
         key = f"{self._seed}:post {post.number}:{place}:{target.tries}:{what}"
-        return Random(key)  # noqa: S311 - what is made up is no secret
+        return Random(key)  # noqa: S311 - generated data is no secret
 
 
 def _step(target: TargetRow, step: TargetStep) -> None:

@@ -8,11 +8,10 @@ from enum import StrEnum
 
 from ..clock import utc
 from ..resources import WebhookDelivery, WebhookEndpoint
-from ..sender import DISABLING_FAILURES
 from .chaos import Disturbance
 from .moments import moment, optional_moment
 
-_PREFIX_LENGTH = len("whsec_") + 4
+_SHOWN_LETTERS = 4  # the number of letters of a secret that are shown after its prefix
 
 
 class EndpointStatus(StrEnum):
@@ -23,7 +22,7 @@ class EndpointStatus(StrEnum):
 
 
 class DisabledReason(StrEnum):
-    """Why an endpoint is disabled; the interface shows only ``manual`` as a value."""
+    """The reason why an endpoint is disabled; the interface shows only ``manual`` as a value."""
 
     MANUAL = "manual"
     FAILING = "failing"
@@ -78,7 +77,7 @@ class CommentReply:
 
     @property
     def at(self) -> datetime:
-        """When the platform accepted the reply (service time), as an aware UTC ``datetime``."""
+        """The service's time when the platform accepted the reply, as an aware UTC ``datetime``."""
         return utc(self.at_unix)
 
 
@@ -101,8 +100,12 @@ class EndpointRow:
     last_success_at: float | None = None
     last_failure_at: float | None = None
 
+    def wants(self, event_type: str) -> bool:
+        """Return whether the endpoint gets events of a type; without a list, it gets all types."""
+        return not self.events or event_type in self.events
+
     def secrets(self, now: float) -> tuple[str, ...]:
-        """Return the secrets that sign events, newest first: two for 24 hours after a rotation."""
+        """Return the secrets that sign events, newest first: two for some time after a rotation."""
         if self.previous_secret is None or now >= self.previous_until:
             return (self.secret,)
         return (self.secret, self.previous_secret)
@@ -132,12 +135,12 @@ class EndpointRow:
         if self.failing_since is None:
             self.failing_since = now
 
-    def is_failing_too_long(self, now: float, longest_seconds: float) -> bool:
-        """Return whether the endpoint has failed for that long, and in at least 10 attempts."""
+    def is_failing_too_long(self, now: float, longest_seconds: float, failures: int) -> bool:
+        """Return whether the endpoint has failed ``failures`` times in a row, and for this long."""
         return (
             self.failing_since is not None
             and now - self.failing_since >= longest_seconds
-            and self.consecutive_failures >= DISABLING_FAILURES
+            and self.consecutive_failures >= failures
         )
 
     def to_resource(self, *, with_secret: bool = False) -> WebhookEndpoint:
@@ -149,7 +152,7 @@ class EndpointRow:
             events=list(self.events),
             status=self.status,
             disabled_reason=self.disabled_reason,
-            secret_prefix=self.secret[:_PREFIX_LENGTH],
+            secret_prefix=self.secret[: self.secret.find("_") + 1 + _SHOWN_LETTERS],
             consecutive_failures=self.consecutive_failures,
             last_success_at=optional_moment(self.last_success_at),
             last_failure_at=optional_moment(self.last_failure_at),
@@ -160,10 +163,16 @@ class EndpointRow:
 
 @dataclass(slots=True)
 class DeliveryRow:
-    """The delivery of an event to an endpoint (interface, Resources: Webhook delivery)."""
+    """The delivery of an event to an endpoint (interface, Resources: Webhook delivery).
+
+    Attributes:
+        number: counts the deliveries of the service, from 1.
+        key: names the delivery in random draws, such as that of the time until its next attempt.
+    """
 
     id: str
     number: int
+    key: str
     endpoint_id: str
     event: OutgoingEvent
     is_test: bool
@@ -213,6 +222,7 @@ class DeliveryAttempt:
         is_genuine: whether a secret of the endpoint signed it and it arrived unchanged.
         is_extra: whether it is a copy, a replay or a forgery. Such a request is not one of the
             delivery's attempts, and its result changes nothing.
+        retry_after_seconds: how long the answer asks the sender to wait, or None.
     """
 
     delivery_id: str
@@ -229,8 +239,9 @@ class DeliveryAttempt:
     disturbance: Disturbance | None = None
     is_genuine: bool = True
     is_extra: bool = False
+    retry_after_seconds: float | None = None
 
     @property
     def at(self) -> datetime:
-        """When the request began, in the service's time, as an aware UTC ``datetime``."""
+        """The service's time when the request began, as an aware UTC ``datetime``."""
         return utc(self.at_unix)

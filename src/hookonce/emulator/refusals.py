@@ -17,7 +17,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """What is wrong with one field of a request.
+    """A fault in one field of a request.
 
     Attributes:
         field: its path, such as ``events.0``; empty for the body as a whole.
@@ -243,7 +243,7 @@ def platform_rejected(code: str, message: str | None) -> RefusedError:
 
 
 def at_storage(status: int, message: str) -> RefusedError:
-    """Return an error for the storage, which is not a part of the API."""
+    """Return the error for a request that the storage refuses; the API has no code for it."""
     kind: ErrorKind = "not_found" if status == HTTPStatus.NOT_FOUND else "validation"
     return RefusedError(status, "storage.refused", kind, message)
 

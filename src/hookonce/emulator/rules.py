@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ..events import EVENT_CLASSES
-from ..sender import TEST_TYPE
+from ..senders import Sender, publishing
 
-SUBSCRIBABLE = tuple(name for name in EVENT_CLASSES if name != TEST_TYPE)
+SUBSCRIBABLE = tuple(name for name in EVENT_CLASSES if name != publishing.rules.test_type)
 """The event types without the test event, which "cannot be subscribed to" (Events: Event types)."""
+
+
+def subscribable(sender: Sender) -> tuple[str, ...]:
+    """Return the event types of the publishing service; nothing if another sender is emulated."""
+    return SUBSCRIBABLE if sender.event_classes == publishing.event_classes else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,7 @@ class PlanLimits:
 
 PLANS: Mapping[str, PlanLimits] = MappingProxyType(
     {
-        "free": PlanLimits(0, 1, 0),  # its one key is for the tool server, not for the API
+        "free": PlanLimits(0, 1, 0),  # the plan's one key is for the tool server, not for the API
         "starter": PlanLimits(1_000, 3, 3),
         "pro": PlanLimits(10_000, 10, 10),  # the interface's tables call this plan "premium"
         "agency": PlanLimits(50_000, 30, 30),

@@ -18,6 +18,7 @@ from pydantic import JsonValue
 from ..clock import span_seconds, system_clock, unix_seconds, utc
 from ..errors import NeedsExtra, shows_half_built
 from ..events import Event, EventClass
+from ..events.writing import body_of
 from ..http.app import ASGIApp
 from ..receiver import Receiver
 from ..resources import (
@@ -28,12 +29,13 @@ from ..resources import (
     WebhookEndpoint,
 )
 from ..samples.events import make_event
-from ..sender import ANSWER_SECONDS, TEST_TYPE, TWO_SIGNATURES_SECONDS
-from ..verification.secrets import decode_secret, new_secret
+from ..senders import Sender, publishing
+from ..senders.sender import check_sender
+from ..verification.secrets import new_secret, signing_key
 from .access import ADMIN, DAY_SECONDS, DailyQuota, Keys
 from .api import Api
 from .app import App
-from .chaos import Chaos
+from .chaos import Chaos, RequestFaults
 from .deliveries import Deliveries
 from .faults import FaultInjection, Faults
 from .generated import EventGenerator
@@ -48,7 +50,7 @@ from .records import (
     Notice,
     OutgoingEvent,
 )
-from .rules import SUBSCRIBABLE
+from .rules import subscribable
 from .storage import Storage
 from .timeline import FrozenTime, ServiceTime, Timeline, TimeSource
 from .transport import InProcess, Transport
@@ -64,7 +66,7 @@ E = TypeVar("E", bound=Event[Any])
 _IN_PROCESS = "https://receiver.test"
 _SERVICE = "example"
 
-# The largest number of attempts that are kept, because a service may run for weeks.
+# The largest number of attempts to keep: a service may run for weeks, and must not fill the memory.
 _ATTEMPTS_KEPT = 100_000
 
 
@@ -88,11 +90,16 @@ class EmulatedService:
         target: an ASGI application, whose lifespan the service runs, or the URL of a running
             server. It is registered as an endpoint for ``events``. Without a target, only the API
             registers endpoints.
-        secret: the endpoint's ``whsec_`` secret; by default the newest secret of a ``Receiver``,
-            otherwise a new one, which the method ``secret`` returns. It also signs for the webhooks
-            of ``data`` that have no secret of their own.
-        events: the event types that the target subscribes to; all by default.
+        secret: the endpoint's ``whsec_`` secret or ``whsk_`` private key; by default the newest
+            secret of a ``Receiver``, otherwise a new one, which the method ``secret`` returns. It
+            also signs for the webhooks of ``data`` that have no secret of their own.
+        events: the event types that the target subscribes to; all by default. The publishing
+            service refuses types that it does not have.
         path: the path at which the application receives.
+        sender: who sends: names the headers and the fields of the bodies, and says by which rules
+            deliveries are retried; by default the sender of a ``Receiver``, otherwise the
+            publishing service. Another sender has only its deliveries: the API stays that of the
+            publishing service.
         service: the name in the service's own headers and keys; by default the service name of a
             ``Receiver``, otherwise "example".
         plan: free, starter, pro or agency; by default the plan of ``data``.
@@ -100,9 +107,11 @@ class EmulatedService:
         clock: the time of signatures.
         speed: lets time pass by itself, with waits that many times shorter; by default time moves
             only with ``advance``.
-        chaos: disturbs deliveries; by default nothing does.
+        chaos: disturbs deliveries at random; or a function that returns the fault of each attempt,
+            by the event's id and the attempt's number. By default nothing disturbs deliveries.
         seed: determines ids, waiting times and chaos; random by default.
-        answer_seconds: how long a receiver may take to answer: seconds or a ``timedelta``.
+        answer_seconds: how long a receiver may take to answer: seconds or a ``timedelta``; by
+            default as long as the sender waits.
         allow_loopback: whether the API accepts loopback addresses, also by http. The real service
             refuses them.
         on_attempt: called with every request and its result.
@@ -126,16 +135,17 @@ class EmulatedService:
         target: Target | None = None,
         *,
         secret: str | None = None,
-        events: Sequence[str] = SUBSCRIBABLE,
+        events: Sequence[str] = (),
         path: str = "/webhooks",
+        sender: Sender | None = None,
         service: str | None = None,
         plan: str | None = None,
         data: WorkspaceData | None = None,
         clock: TimeSource = system_clock,
         speed: float | None = None,
-        chaos: Chaos | None = None,
+        chaos: Chaos | RequestFaults | None = None,
         seed: int | None = None,
-        answer_seconds: float | timedelta = ANSWER_SECONDS,
+        answer_seconds: float | timedelta | None = None,
         allow_loopback: bool = True,
         on_attempt: Callable[[DeliveryAttempt], None] | None = None,
         on_event: Callable[[Event[Any], int], None] | None = None,
@@ -146,11 +156,13 @@ class EmulatedService:
 
         if speed is not None and isinstance(clock, FrozenTime):
             raise ValueError("a movable clock does not flow; give either a speed or such a clock")
-        if service is None and isinstance(target, Receiver):
-            service = target.service
-        service = service or _SERVICE
+        if sender is None:
+            sender = target.sender if isinstance(target, Receiver) else publishing
+        check_sender(sender)
+        self._sender = sender
+        service = service or (sender.hints and sender.hints.service) or _SERVICE
         self.seed: int = randbits(32) if seed is None else seed
-        self._random = Random(f"{self.seed}:ids")  # noqa: S311 - ids are no secrets
+        self._random = Random(f"{self.seed}:ids")  # noqa: S311 - not used for secrets
         self._flows = speed is not None
         self._time = ServiceTime(clock, speed or 1.0)
         self._timeline = Timeline(self._time)
@@ -170,18 +182,24 @@ class EmulatedService:
         wire = Wire(
             self._transport,
             self._time,
+            sender=sender,
             service=service,
-            answer_seconds=span_seconds("answer_seconds", answer_seconds, positive=True),
+            answer_seconds=sender.rules.patience_seconds
+            if answer_seconds is None
+            else span_seconds("answer_seconds", answer_seconds, positive=True),
             flows=self._flows,
             note=self._note,
         )
         self._deliveries = Deliveries(
             self.workspace.endpoints,
+            rules=sender.rules,
             wire=wire,
             timeline=self._timeline,
             seed=self.seed,
             chaos=chaos,
-            rotate=self._rotate_by_chaos if on_rotation else None,
+            rotate=self._rotate_by_chaos
+            if on_rotation and sender.rules.two_signatures_seconds
+            else None,
         )
         self._keys = Keys(service)
         self._quota = DailyQuota(self._time.span(DAY_SECONDS))
@@ -203,8 +221,8 @@ class EmulatedService:
             storage=Storage(self.workspace),
             faults=self._faults,
             deliver_test=self.test,
-            new_id=partial(_new_id, Random(f"{self.seed}:ids at once")),  # noqa: S311 - no secrets
-            random=Random(f"{self.seed}:at once"),  # noqa: S311 - no secrets
+            new_id=partial(_new_id, Random(f"{self.seed}:ids at once")),  # noqa: S311 - not used for secrets
+            random=Random(f"{self.seed}:at once"),  # noqa: S311 - not used for secrets
             allow_loopback=allow_loopback,
         )
         self._api = Api(backend, self._keys, self._quota)
@@ -272,17 +290,17 @@ class EmulatedService:
         """
         chosen = self.workspace.endpoints.values() if endpoint is None else [self._row(endpoint)]
         emitted = self._event(event, data, event_id, extra=extra)
-        if emitted.type == TEST_TYPE:
+        if emitted.type == self._sender.rules.test_type:
             raise ValueError("the workspace emits no test events; call `test` instead")
         if isinstance(emitted.data, ReceivedComment):
             self.workspace.keep_comment(emitted.data, self._time.now())
         if self._faults.loses(emitted.type):
             return emitted
-        outgoing = _outgoing(emitted)
+        outgoing = self._outgoing(emitted)
         rows = [
             self._deliveries.begin(row, outgoing)
             for row in chosen
-            if row.status is EndpointStatus.ACTIVE and emitted.type in row.events
+            if row.status is EndpointStatus.ACTIVE and row.wants(emitted.type)
         ]
         if self._on_event is not None:
             self._on_event(emitted, len(rows))
@@ -290,15 +308,24 @@ class EmulatedService:
         return emitted
 
     async def test(self, endpoint: str | None = None) -> WebhookDelivery:
-        """Deliver a test event at once, like the app's test button and the test operation."""
+        """Deliver a test event at once, like the app's test button and the test operation.
+
+        Raises:
+            LookupError: there is no such endpoint, or the sender has no test event.
+        """
         row = self._row(endpoint)
-        emitted = self._event(TEST_TYPE, None, None, extra=False)
-        delivery = self._deliveries.begin(row, _outgoing(emitted), is_test=True)
+        if (test_type := self._sender.rules.test_type) is None:
+            raise LookupError(f"the sender {self._sender.name!r} has no test event")
+        emitted = self._event(test_type, None, None, extra=False)
+        delivery = self._deliveries.begin(row, self._outgoing(emitted), is_test=True)
         await self._timeline.do_due({delivery.id})
         return delivery.to_resource()
 
     def rotate_secret(self, endpoint: str | None = None, *, secret: str | None = None) -> str:
-        """Rotate an endpoint's secret and return the new secret; both sign events for 24 hours.
+        """Rotate an endpoint's secret and return the new secret.
+
+        Both sign events as long as the sender's rules say, 24 hours for the publishing service; if
+        they do not say it, only the new secret signs.
 
         Args:
             endpoint: the endpoint's id; optional if there is only one endpoint.
@@ -306,10 +333,8 @@ class EmulatedService:
         """
         row = self._row(endpoint)
         if secret is not None:
-            decode_secret(secret)
-        row.rotate(
-            secret or new_secret(), self._time.now() + self._time.span(TWO_SIGNATURES_SECONDS)
-        )
+            signing_key(secret)
+        self._deliveries.replace_secret(row, secret or new_secret())
         return row.secret
 
     def enable(self, endpoint: str | None = None) -> None:
@@ -360,7 +385,7 @@ class EmulatedService:
 
     @property
     def now(self) -> datetime:
-        """The time of the service's schedule, as an aware UTC ``datetime``."""
+        """The current time by which the service plans its work, as an aware UTC ``datetime``."""
         return utc(self._time.now())
 
     async def advance(
@@ -391,7 +416,7 @@ class EmulatedService:
         """Wait until all planned work is done, even if that takes days of the service's time.
 
         Then every delivery has succeeded or failed, and every scheduled post is out. If time moves
-        only with ``advance``, this moves it as far as needed.
+        only with ``advance``, ``settle`` moves it as far as needed.
         """
         if self._flows:
             await self._timeline.settled()
@@ -418,7 +443,7 @@ class EmulatedService:
         event_id: str | None = None,
         status: str | None = None,
     ) -> list[WebhookDelivery]:
-        """Return the delivery log of the last 14 days, newest first.
+        """Return the delivery log, newest first; the publishing service's log covers 14 days.
 
         Args:
             endpoint: the id of an endpoint, for its deliveries only.
@@ -453,7 +478,7 @@ class EmulatedService:
 
     def _start_with(self, data: WorkspaceData, secret: str | None) -> None:
         now = self._time.now()
-        random = Random(f"{self.seed}:workspace")  # noqa: S311 - no secrets
+        random = Random(f"{self.seed}:workspace")  # noqa: S311 - not used for secrets
         generator = EventGenerator(random, clock=self._time.now)
         fill(self.workspace, data, generator.channels, now, self._new_id)
         for post in self.workspace.posts.values():
@@ -471,7 +496,7 @@ class EmulatedService:
             self._keys.add(text, key.role, name=key.name, expires_at=expires_at)
         for webhook in data.webhooks:
             given = webhook.secret.get_secret_value() if webhook.secret else secret or new_secret()
-            decode_secret(given)
+            signing_key(given)
             endpoint_id = webhook.id or self._new_id("wh")
             url = _checked_url(webhook.url)
             self.workspace.add_endpoint(
@@ -492,7 +517,13 @@ class EmulatedService:
         if secret is None and isinstance(target, Receiver):
             secret = target.current_secrets()[0]
         if secret is not None:
-            decode_secret(secret)
+            signing_key(secret)
+        if known := subscribable(self._sender):
+            events = events or known
+            if unknown := [name for name in events if name not in known]:
+                raise ValueError(
+                    f"{unknown[0]!r} cannot be subscribed to; there are {', '.join(known)}"
+                )
         self.workspace.add_endpoint(
             url, events, "", secret or new_secret(), self._time.now(), self._new_id("wh")
         )
@@ -529,7 +560,12 @@ class EmulatedService:
             workspace_id=self.workspace.id,
             data=data,
             extra=extra,
+            sender=self._sender,
         )
+
+    def _outgoing(self, event: Event[Any]) -> OutgoingEvent:
+        body = body_of(event, self._sender.envelope, exclude_unset=True)
+        return OutgoingEvent(event.id, event.type, body)
 
     def _new_id(self, prefix: str) -> str:
         return _new_id(self._random, prefix)
@@ -540,19 +576,14 @@ class EmulatedService:
             self._on_attempt(attempt)
 
     def _rotate_by_chaos(self, endpoint: EndpointRow) -> None:
-        # Rotate at most once in 24 hours: a second rotation would end a secret that receivers still
-        # use.
+        # Rotate only while one secret signs: a second rotation would end a secret that receivers
+        # still use.
         if len(endpoint.secrets(self._time.now())) == 1 and self._on_rotation is not None:
             self._on_rotation(self.rotate_secret(endpoint.id))
 
 
 def _new_id(random: Random, prefix: str) -> str:
     return f"{prefix}_{random.randbytes(12).hex()}"
-
-
-def _outgoing(event: Event[Any]) -> OutgoingEvent:
-    body = event.model_dump_json(exclude_unset=True).encode()
-    return OutgoingEvent(event.id, event.type, body)
 
 
 def _checked_url(url: str) -> str:

@@ -30,14 +30,14 @@ POST_CONFLICTS: Mapping[tuple[str, PostStep], str] = MappingProxyType(
         ("publishing", PostStep.DELETE): "post.publishing",
         ("publishing", PostStep.PUBLISH): "post.publishing",
         ("publishing", PostStep.RESCHEDULE): "post.publishing",
-        # The interface allows only a draft save before the approval.
+        # Before the approval, the interface allows a caller only to save the post as a draft.
         ("pending_approval", PostStep.SUBMIT): "post.pending_approval",
-        # The interface forbids to publish or reschedule before the approval.
+        # Before the approval, the interface forbids publishing and rescheduling.
         ("pending_approval", PostStep.PUBLISH): "post.pending_approval",
         ("pending_approval", PostStep.RESCHEDULE): "post.pending_approval",
-        # The interface forbids to publish a published post again.
+        # The interface forbids publishing a published post again.
         ("published", PostStep.PUBLISH): "post.published",
-        # The interface forbids to delete a published post.
+        # The interface forbids deleting a published post.
         ("published", PostStep.DELETE): "post.published",
         ("published", PostStep.SAVE_DRAFT): "post.published",
         ("published", PostStep.SUBMIT): "post.published",

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 from ..clock import Clock, span_seconds, system_clock, unix_seconds
 from ..errors import shows_half_built
 
-# How many pieces of work run at the same time. The limit of the real service is not documented.
+# The largest number of pieces of work that run at the same time. The limit of the real service is
+# not documented.
 _MOST_AT_ONCE = 100
 
 
@@ -62,8 +63,9 @@ TimeSource: TypeAlias = Clock | FrozenTime
 class ServiceTime:
     """The time by which the service plans its work, and the time in its signatures.
 
-    The two are the same if the source is movable, and until the schedule skips time. After that,
-    signatures keep the source's time, which receivers check, and only the schedule is ahead.
+    The two times are equal until the schedule skips time, which happens only if the source cannot
+    be moved. After that, signatures keep the source's time, which receivers check, and only the
+    schedule is ahead.
 
     Args:
         speed: how many times shorter the service's waits are. Moments stay those of the source.
@@ -74,7 +76,7 @@ class ServiceTime:
         # freezegun's object is not a clock. It freezes the system's clock, so read the system's
         # clock.
         is_clock = isinstance(source, VirtualClock) or self._movable is None
-        self._clock: Clock = source if is_clock else system_clock  # type: ignore[assignment] # if it is not a FrozenTime, it is a Clock
+        self._clock: Clock = source if is_clock else system_clock  # type: ignore[assignment] # a clock that is not a FrozenTime is a Clock
         self._speed = speed
         self._skipped = 0.0
 
@@ -83,11 +85,11 @@ class ServiceTime:
         return self._clock()
 
     def now(self) -> float:
-        """Return the Unix time of the service's schedule."""
+        """Return the current Unix time by which the service plans its work."""
         return self._clock() + self._skipped
 
     def span(self, seconds: float) -> float:
-        """Return how long a wait of the service takes at its speed, in seconds."""
+        """Return how many seconds a wait takes at the service's speed."""
         return seconds / self._speed
 
     def move_to(self, moment: float) -> None:
@@ -127,30 +129,30 @@ class Timeline:
 
     @property
     def now(self) -> float:
-        """The Unix time of the service's schedule."""
+        """The current Unix time by which the service plans its work."""
         return self._time.now()
 
     def span(self, seconds: float) -> float:
-        """Return how long a wait of the service takes at its speed, in seconds."""
+        """Return how many seconds a wait takes at the service's speed."""
         return self._time.span(seconds)
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep for a wait of the service; return at once if time stands still."""
+        """Sleep for a wait at the service's speed; return at once if time stands still."""
         if self._is_flowing:
             await asyncio.sleep(self.span(seconds))
 
     @property
     def next_due(self) -> float | None:
-        """When the next work is due, or None if nothing is planned."""
+        """The time at which the next work is due; None if nothing is planned."""
         return self._due[0].moment if self._due else None
 
     @property
     def is_idle(self) -> bool:
-        """Whether no work is planned or under way."""
+        """True if no work is planned or running."""
         return not (self._due or self._under_way)
 
     def at(self, moment: float, owner: str, work: Work) -> None:
-        """Plan work for a moment.
+        """Plan work for a point in time.
 
         Work for the same moment runs in the order in which it was planned.
 
@@ -184,7 +186,7 @@ class Timeline:
         self._changed.set()
 
     async def advance_to(self, moment: float) -> None:
-        """Run all work that is due until a moment, in order, and move time to that moment.
+        """Move time forward to a moment, and run all work that is due until then, in order.
 
         Raises:
             RuntimeError: time passes by itself.
@@ -202,7 +204,7 @@ class Timeline:
 
     @asynccontextmanager
     async def flow(self) -> AsyncIterator[None]:
-        """Let time pass by itself during the block; at its end, cancel running work."""
+        """Let time pass by itself in the block; at the end of the block, cancel running work."""
         self._is_flowing = True
         flowing = asyncio.get_running_loop().create_task(self._flow())
         try:
@@ -246,7 +248,7 @@ class Timeline:
             slots.release()
             self._changed.set()
             if not task.cancelled():
-                # If the work has failed, this raises its error, so that the loop reports it.
+                # Raise the error of failed work here, so that the event loop reports the error.
                 task.result()
 
         task.add_done_callback(ended)

@@ -21,12 +21,12 @@ _log = get_logger("hookonce.emulator")
 
 _PIECES = 4
 
-# How long running requests may continue when the transport closes; then they are cancelled.
+# The time that running requests have to end when the transport closes, before it cancels them.
 _CLOSING_SECONDS = 10.0
 
 
 class Break(Enum):
-    """Where a connection breaks."""
+    """The point at which a connection breaks."""
 
     IN_THE_BODY = "in the body"
     BEFORE_THE_ANSWER = "before the answer"
@@ -61,7 +61,7 @@ class Transport(Protocol):
     """Sends requests to receivers."""
 
     async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:
-        """Return the answer; ConnectionError if there is none."""
+        """Return the answer; ConnectionError if no answer arrives."""
         ...
 
 
@@ -115,7 +115,7 @@ class InProcess:
             for call in left:
                 call.cancel()
             await asyncio.wait(left)
-        self._others = None  # `self._open.aclose()` closes the transport
+        self._others = None  # `self._open.aclose()` closes the transport for other URLs
         await self._open.aclose()
 
     async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:
@@ -143,6 +143,6 @@ async def _served(
         return await exchange(app, path, headers.items(), body)
     except ConnectionError:
         raise
-    except Exception:  # noqa: BLE001 - a server answers 500 to any exception
+    except Exception:  # noqa: BLE001 - like a server, answer 500 to any exception
         _log.exception("the application raised; that counts as an answer of 500")
         return Answer(500, {}, b"")

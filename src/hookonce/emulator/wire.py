@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
+from zlib import crc32
 
+from ..senders import Sender
 from ..verification.secrets import new_secret
 from .chaos import UNDISTURBED, Disturbance, Plan
 from .records import DeliveryAttempt, DeliveryRow, EndpointRow, OutgoingEvent
@@ -17,22 +20,32 @@ from .transport import CALM, Network, OutgoingRequest, Transport
 
 # The number of latest requests that an attacker can replay.
 _RECORDED = 200
+_LONGEST_BODY_SHARE = 0.6
+
+# The form of Retry-After that receivers use (RFC 9110, 10.2.3: delay-seconds).
+_SECONDS = re.compile("[0-9]{1,9}")
 
 NO_ANSWER_IN_TIME = "no answer within {:g} s"
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A signed request, and its attempt, which has no result yet."""
+    """A signed request, and its attempt, which has no result yet.
+
+    Attributes:
+        key: names the request in random draws.
+    """
 
     request: OutgoingRequest
     attempt: DeliveryAttempt
+    key: str
 
 
 class Wire:
     """Signs and sends requests, and records the result of each request.
 
     Args:
+        sender: whose headers the requests have.
         service: the name in the service's own headers.
         answer_seconds: how long an answer may take.
         flows: whether time passes by itself; otherwise a slow connection takes no time.
@@ -44,6 +57,7 @@ class Wire:
         transport: Transport,
         time: ServiceTime,
         *,
+        sender: Sender,
         service: str,
         answer_seconds: float,
         flows: bool,
@@ -51,6 +65,7 @@ class Wire:
     ) -> None:
         self._transport = transport
         self._time = time
+        self._sender = sender
         self._service = service
         self._answer_seconds = answer_seconds
         self._flows = flows
@@ -69,20 +84,23 @@ class Wire:
     async def deliver_copy(self, row: DeliveryRow, endpoint: EndpointRow, plan: Plan) -> None:
         """Send an extra copy of an attempt: the service may deliver an event more than once."""
         sent = self._signed(row, endpoint, plan)
-        await self._post(_Prepared(sent.request, replace(sent.attempt, is_extra=True)))
+        await self._post(replace(sent, attempt=replace(sent.attempt, is_extra=True)))
 
     async def replay(self, random: Random) -> None:
         """Send an earlier request again, byte for byte."""
         if not self._recorded:
             return
-        old = random.choice(self._recorded)
+        # Choose the request with the highest number. The number of a request does not depend on
+        # other requests, so a simulation without some of these requests makes the same choice.
+        draw = random.random()
+        old = max(self._recorded, key=lambda sent: crc32(f"{draw}:{sent.key}".encode()))
         attempt = replace(
             old.attempt,
             at_unix=self._time.now(),
             disturbance=Disturbance.REPLAY,
             is_extra=True,
         )
-        await self._post(_Prepared(old.request, attempt))
+        await self._post(replace(old, attempt=attempt))
 
     async def forge(self, row: DeliveryRow, endpoint: EndpointRow, random: Random) -> None:
         """Send a request with a wrong signature: an attacker does not have the secret."""
@@ -92,18 +110,19 @@ class Wire:
         stranger = replace(endpoint, secret=new_secret(), previous_secret=None)
         sent = self._signed(forged, stranger, UNDISTURBED)
         headers = dict(sent.request.headers)
+        signature = f"{self._sender.headers[0]}-signature"
         match random.randrange(4):
             case 0:
-                del headers["webhook-signature"]
+                del headers[signature]
             case 1:
-                headers["webhook-signature"] = "v1,bm90aGluZw=="
+                headers[signature] = "v1,bm90aGluZw=="
             case 2:
-                headers["webhook-timestamp"] = "yesterday"
+                headers[f"{self._sender.headers[0]}-timestamp"] = "yesterday"
         request = replace(sent.request, headers=headers)
         attempt = replace(
             sent.attempt, disturbance=Disturbance.FLOOD, is_genuine=False, is_extra=True
         )
-        await self._post(_Prepared(request, attempt))
+        await self._post(replace(sent, request=request, attempt=attempt))
 
     def _signed(self, row: DeliveryRow, endpoint: EndpointRow, plan: Plan) -> _Prepared:
         now = self._time.now()
@@ -113,6 +132,7 @@ class Wire:
             endpoint.secrets(now),
             attempt=row.attempts,
             signed_at=signed_at,
+            sender=self._sender,
             service=self._service,
         )
         body = row.event.body
@@ -133,16 +153,19 @@ class Wire:
             disturbance=plan.disturbance,
             is_genuine=not plan.is_tampered,
         )
-        return _Prepared(OutgoingRequest(endpoint.url, headers, body), attempt)
+        request = OutgoingRequest(endpoint.url, headers, body)
+        return _Prepared(request, attempt, f"{row.key}:{row.attempts}")
 
     async def _post(
         self, sent: _Prepared, network: Network = CALM, *, loses_answer: bool = False
     ) -> DeliveryAttempt:
-        if not self._flows:
-            network = replace(network, body_seconds=0.0)
+        # A receiver cannot answer in time if the body itself takes longer than the sender waits.
+        longest = _LONGEST_BODY_SHARE * self._answer_seconds if self._flows else 0.0
+        if network.body_seconds > longest:
+            network = replace(network, body_seconds=longest)
         loop = asyncio.get_running_loop()
         started = loop.time()
-        status, reason, failure = None, "", None
+        status, reason, failure, retry_after = None, "", None, ""
         try:
             async with asyncio.timeout(self._answer_seconds):
                 answer = await self._transport.post(sent.request, network)
@@ -156,12 +179,14 @@ class Wire:
             else:
                 status, reason = answer.status, answer.reason
                 failure = _failure(status)
+                retry_after = answer.headers.get("retry-after", "")
         attempt = replace(
             sent.attempt,
             status=status,
             reason=reason,
             failure=failure,
             milliseconds=(loop.time() - started) * 1000,
+            retry_after_seconds=float(retry_after) if _SECONDS.fullmatch(retry_after) else None,
         )
         self._note(attempt)
         return attempt

@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 from ..resources import Comment, ReceivedComment, Workspace
 from .content import ChannelRow, CommentRow, MediaRow, PostRow
 from .records import CommentReply, EndpointRow
-from .rules import PLANS, SUBSCRIBABLE, Allowances, PlanLimits
+from .rules import PLANS, Allowances, PlanLimits
 
-# The largest number of comments that are kept, because a service may run for weeks.
+# The largest number of comments to keep: a service may run for weeks, and must not fill the memory.
 _COMMENTS_KEPT = 10_000
 _REPLIES_KEPT = 100_000
 
@@ -82,7 +82,7 @@ class WorkspaceState:
         return zone_of(self.timezone)
 
     def to_resource(self) -> Workspace:
-        """Return the resource of the interface."""
+        """Return the workspace as the interface shows it."""
         return Workspace(
             id=self.id, slug=self.slug, name=self.name, timezone=self.timezone, plan=self.plan
         )
@@ -96,12 +96,7 @@ class WorkspaceState:
         now: float,
         endpoint_id: str,
     ) -> EndpointRow:
-        """Register an endpoint; ValueError if it cannot subscribe to an event type."""
-        unknown = [name for name in events if name not in SUBSCRIBABLE]
-        if unknown:
-            raise ValueError(
-                f"{unknown[0]!r} cannot be subscribed to; there are {', '.join(SUBSCRIBABLE)}"
-            )
+        """Register an endpoint for events of these types; without types, for every event."""
         row = EndpointRow(endpoint_id, url, description, tuple(events), now, secret)
         self.endpoints[endpoint_id] = row
         return row

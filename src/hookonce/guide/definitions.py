@@ -35,7 +35,7 @@ class Class(NamedTuple):
 
     @property
     def is_protocol(self) -> bool:
-        """Whether the class is a ``Protocol``, and does not only implement a protocol."""
+        """Whether the class itself is a ``Protocol``; False if it only implements a protocol."""
         return "Protocol" in self.bases
 
     @property
@@ -79,6 +79,7 @@ class Definition(NamedTuple):
     doc: str
 
 
+@cache
 def definition(module: str, name: str) -> Definition:
     """Return the definition of a name that a module defines or imports.
 

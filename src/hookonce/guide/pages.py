@@ -57,7 +57,7 @@ class Hit:
 
 
 def topics() -> list[str]:
-    """Return the topics: first the topics in the index, in its order, then all other topics."""
+    """Return all topics in the order of the index; topics that the index lacks come last."""
     folder = files(__package__)
     there = {
         file.name.removesuffix(".md") for file in folder.iterdir() if file.name.endswith(".md")
@@ -89,7 +89,7 @@ def page(topic: str) -> Page:
 
 
 def search(words: str) -> list[Hit]:
-    """Return the lines that contain all of these words, in any case; headings first."""
+    """Return the lines that contain all of these words, ignoring case; headings first."""
     wanted = words.casefold().split()
     hits = [
         hit

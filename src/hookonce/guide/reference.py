@@ -21,7 +21,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "hookonce": (),
     "hookonce.errors": (),
     "hookonce.events": (),
+    "hookonce.events.openai": (),
+    "hookonce.events.standard": (),
     "hookonce.resources": (),
+    "hookonce.senders": (),
     "hookonce.testing": (),
     "hookonce.operations": (),
     "hookonce.operations.prometheus": (),
@@ -66,9 +69,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "hookonce.stores.contract": (),
     "hookonce.stores.memory": (),
     "hookonce.stores.sqlite": (),
+    "hookonce.stores.postgres": (),
     "hookonce.stores.redis": (),
     "hookonce.verification": (),
-    "hookonce.verification.secrets": ("new_secret",),
+    "hookonce.verification.secrets": ("KeyPair", "new_key_pair", "new_secret"),
     "hookonce.guide": (),
 }
 """The public modules and their public names; an empty tuple stands for the module's ``__all__``."""
@@ -141,8 +145,8 @@ def reference() -> str:
 def public_names(module: str) -> Iterator[Name]:
     """Yield the public names of a module, each class followed by its public members.
 
-    Members that a listed base class has, or a contract of the package above (a listed ``Protocol``
-    whose calls the class has), are listed there alone.
+    The list shows a member of a listed base class only under that base class. The same is true for
+    a contract of the package above: a listed ``Protocol`` whose calls the class has.
 
     Args:
         module: a key of ``MODULES``.
@@ -212,7 +216,7 @@ def _listed_classes() -> frozenset[tuple[str, str]]:
 
 
 def _contracts(module: str, cls: Class, members: Iterable[Name]) -> list[Class]:
-    """Return the listed protocols and bases of a class, but no base that another base inherits."""
+    """Return the listed protocols and bases of a class, without the bases of those bases."""
     found = [one for one in cls.ancestors if (one.module, one.node.name) in _listed_classes()]
     calls = {(member.name, member.is_async) for member in members}
     package = module.rpartition(".")[0]
@@ -241,10 +245,10 @@ def _protocols(module: str) -> Iterator[Class]:
 
 
 def _listed_elsewhere(cls: Class, contracts: Iterable[Class]) -> set[str]:
-    """Return the members of a class that the list shows under the protocol or base class instead.
+    """Return the members of a class that the list shows only under its protocol or base class.
 
-    A class that implements a protocol or an abstract method says nothing new about it. Another
-    subclass may.
+    A class that implements a protocol or an abstract method adds nothing to its description. A
+    class that overrides another method may.
     """
     own = {function.name for function in cls.functions}
     names: set[str] = set()
@@ -270,5 +274,5 @@ def _entry(name: Name) -> str:
 
 
 def _origin(doc: str) -> list[str]:
-    """Return, as one line, the paragraph that says where to get an object; empty without it."""
+    """Return the paragraph that says where to get an object, as one line, if there is one."""
     return [" ".join(part.split()) for part in doc.split("\n\n") if part.startswith(GET_FROM)]

@@ -59,12 +59,12 @@ def alias_signature(node: ast.stmt) -> str:
 
 
 def protocol_call(cls: Class) -> Function | None:
-    """Return the ``__call__`` of a protocol; None if the class has none or is no protocol."""
+    """Return the ``__call__`` of a protocol; None for any other class."""
     return cls.function("__call__") if cls.is_protocol else None
 
 
 def is_async(function: ast.stmt | None) -> bool:
-    """Return whether callers await the function; a context manager is entered, not awaited."""
+    """Return whether callers await the function; False for an async context manager."""
     if not isinstance(function, Function) or "asynccontextmanager" in decorators(function):
         return False
     gives_coroutine = function.returns and "Coroutine[" in ast.unparse(function.returns)
@@ -78,7 +78,7 @@ def _values(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _field(node: ast.AnnAssign, types: Mapping[str, str]) -> dict[str, str]:
-    """Return a field's text under its name; empty if the field is no parameter of the constructor.
+    """Return a field's name and text; empty if the constructor has no parameter for the field.
 
     Args:
         node: the definition.

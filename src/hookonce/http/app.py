@@ -141,7 +141,7 @@ class DeliveryApp:
             await self._refuse(send, TOO_SLOW, started, closing=scope)
         except GoneError:
             _log.info("a client disconnected before its body had arrived")
-        except Exception:  # noqa: BLE001 - the client waits for an answer
+        except Exception:  # noqa: BLE001 - the client must get an answer
             _log.exception("a receiver raised; answered 500")
             await respond(send, BROKEN)
         else:
@@ -173,14 +173,14 @@ def delivery_routes(path: str, app: DeliveryApp, middleware: Iterable[Middleware
         Route(spelling, endpoint=guarded, name="hookonce", include_in_schema=False)
         for spelling in ((bare, f"{bare}/") if bare else ("/",))
     ]
-    # An instance of a class, because Starlette would call a function as a view.
+    # Pass an instance of a class, because Starlette would call a function as a view.
     wrong = StatusGuard(elsewhere)
     more = Route(f"{bare}/{MORE_SLASHES}", endpoint=wrong, name="hookonce", include_in_schema=False)
     return [*routes, more]
 
 
-async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of an ASGI application
-    """Answer a path without deliveries: 404, or close the WebSocket."""
+async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - ASGI prescribes these parameters
+    """Answer a path that takes no deliveries with 404, or close its WebSocket."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
     else:

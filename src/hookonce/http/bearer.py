@@ -41,5 +41,5 @@ def bearer_of(authorization: str) -> str | None:
 
 
 def is_same_token(shown: str, token: str) -> bool:
-    """Compare a token with the credentials of a caller in constant time."""
+    """Return whether a caller's credentials are the token; compare in constant time."""
     return hmac.compare_digest(shown.encode("utf-8", "replace"), token.encode())

@@ -104,7 +104,7 @@ def piece_of(message: Message, before: int, most: int) -> bytes:
 
 
 async def read_rest(receive: Receive, most: int, body: PartialBody, budget: BodyBudget) -> bytes:
-    """Read the rest of a body into ``body``, and return all of it.
+    """Read the rest of a body into ``body``, and return the whole body.
 
     Raises:
         RefusedError: 413, it exceeds ``most`` bytes; 503, it was evicted.
@@ -153,7 +153,7 @@ def announced_length(value: bytes | str | None, most: int) -> int | None:
 
 
 def check_size(size: int, most: int) -> None:
-    """Refuse a body that exceeds its limit, and log that.
+    """Refuse a body that exceeds its limit, and log the refusal.
 
     Raises:
         RefusedError: 413, the body is too large.

@@ -1,4 +1,4 @@
-"""Responses, and the guard that replaces redirects and 410."""
+"""Responses, and the guard, which answers 500 in place of a redirect or 410."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PARAMETERS = re.compile(";[^/]*")
 
 
 async def respond(send: Send, outcome: Outcome, *, closing: Scope | None = None) -> None:
-    """Send an outcome; end the connection if ``closing`` is the scope of an HTTP/1.1 request."""
+    """Send an outcome; close the connection after it if ``closing`` is an HTTP/1.1 scope."""
     body = outcome.body
     headers = [_CONTENT_TYPE, (b"content-length", b"%d" % len(body))]
     if outcome.headers:
@@ -102,7 +102,7 @@ class _GuardedAnswer:
 
 
 async def _dropped() -> None:
-    """Drop the rest of a response that was replaced."""
+    """Discard the rest of a response that the guard has replaced."""
 
 
 def check_path(path: str) -> None:

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from ..clock import moment_text
 from ..delivery.attempts import Attempts
 from ..delivery.dependencies import Dependencies
-from ..errors import SecretError, StoreError
+from ..errors import LedgerError, SecretError, StoreError
 from ..routing.registration import Registration
 from ..stores.formats import FormatError
 from ..stores.protocols import Reports
@@ -72,6 +72,7 @@ class ReadinessCheck:
 
     Args:
         watches: return warnings; may raise SecretError.
+        prepare: builds what the first delivery needs; may raise any error.
         inbox: returns the problem of the receiver's inbox, if there is one; may raise StoreError.
         has_separate_workers: whether other processes handle the inbox.
         secrets: returns the current secrets; may raise SecretError.
@@ -87,6 +88,7 @@ class ReadinessCheck:
         store: Reports,
         watches: Iterable[Callable[[], tuple[str, ...]]],
         registration: Registration,
+        prepare: Callable[[], Awaitable[None]],
         inbox: Callable[[], Awaitable[str | None]] | None,
         has_separate_workers: bool,
         secrets: Callable[[], tuple[str, ...]],
@@ -98,6 +100,7 @@ class ReadinessCheck:
         self._store = store
         self._watches = tuple(watches)
         self._registration = registration
+        self._prepare = prepare
         self._inbox = inbox
         self._has_separate_workers = has_separate_workers
         self._secrets = secrets
@@ -135,6 +138,8 @@ class ReadinessCheck:
             )
         if (problem := self._store_problem()) is not None:
             problems.append(problem)
+        if (problem := await self._unprepared()) is not None:
+            problems.append(problem)
         try:
             fingerprints = tuple(fingerprint(secret) for secret in self._secrets())
             for watch in self._watches:
@@ -145,7 +150,8 @@ class ReadinessCheck:
                 warnings += await self._stranded()
             elif (problem := await self._inbox()) is not None:
                 if self._has_separate_workers:
-                    # Deliveries can still be stored, so the process must go on receiving them.
+                    # Only a warning: this process can still store deliveries, so it must go on
+                    # receiving them.
                     without_workers = (problem,)
                     warnings += without_workers
                 else:
@@ -163,6 +169,23 @@ class ReadinessCheck:
     async def _refresh(self) -> None:
         self._last = await self.now()
         self._fresh_until = asyncio.get_running_loop().time() + _FRESH_SECONDS
+
+    async def _unprepared(self) -> str | None:
+        """Return the reason why every delivery would fail; None if deliveries can succeed."""
+        try:
+            await self._prepare()
+        except LedgerError as error:
+            problem = str(error)
+        except Exception as error:  # noqa: BLE001 - a user's event class may raise anything
+            summary = str(error).partition("\n")[0]
+            problem = (
+                "no delivery can be read, because an event class of a handler cannot be built:"
+                f" {type(error).__name__}: {summary}"
+            )
+        else:
+            return None
+        _log.warning("not ready: %s", problem)
+        return problem
 
     async def _stranded(self) -> tuple[str, ...]:
         """Return a warning about events in an inbox that the receiver no longer has."""
@@ -218,7 +241,7 @@ def health_routes(
     if token is not None:
         check_token(token, "the token for /readyz")
 
-    async def livez(request: Request) -> Response:  # noqa: ARG001 - the signature of a route
+    async def livez(request: Request) -> Response:  # noqa: ARG001 - Starlette prescribes this parameter
         return JSONResponse({"alive": True})
 
     async def readyz(request: Request) -> Response:

@@ -162,7 +162,7 @@ class Lifespan:
         is_said = not said.cancel()
         if is_said and said.result()["type"].endswith(".failed"):
             if self._task.done():
-                # If the application has failed, this raises its own error, which explains more.
+                # Prefer the application's own error, which explains more: `await` raises it.
                 await self._task
             raise RuntimeError(f"{step} failed: {said.result().get('message', '')}")
         if not is_said:

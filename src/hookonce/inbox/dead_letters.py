@@ -10,13 +10,15 @@ from http import HTTPStatus
 from ..delivery.attempt import Attempt
 from ..delivery.attempts import Attempts
 from ..delivery.dependencies import Dependencies
-from ..delivery.lease import Instant
+from ..delivery.instant import Instant
 from ..delivery.origin import Replay
 from ..errors import StoreError
 from ..outcome import DUPLICATE, Outcome, Reason, later
+from ..stores.filters import select
 from ..stores.protocols import DeadLetterQueue
 from ..stores.values import Claimed, DeadLetter, DeadReason, InFlight, delivery_key, new_token
-from .waiting import since_unix
+from .replay_id import ReplayId
+from .waiting import filter_of
 
 
 class DeadLetters:
@@ -45,6 +47,7 @@ class DeadLetters:
         event_type: str | None = None,
         handler: str | None = None,
         since: float | datetime | None = None,
+        where: str | Sequence[str] = (),
         after: str | None = None,
         limit: int = 100,
     ) -> Sequence[DeadLetter]:
@@ -59,23 +62,23 @@ class DeadLetters:
             handler: only events for which this handler has failed or has not run.
             since: only events that became dead letters at this time or later: an aware
                 ``datetime`` or Unix seconds.
+            where: only events whose body meets all these conditions, such as
+                ``data.platform=instagram``: the path of a field in the body as it arrived, and its
+                value. This filter reads bodies, a few at a time; the store applies the others.
             after: the ``place`` of a listed dead letter; the listing goes on after that dead
                 letter.
             limit: the largest number of dead letters.
 
         Raises:
             StoreError: the store cannot be read.
-            ValueError: ``after`` is not a place in this store's listings.
+            ValueError: ``after`` is not a place in this store's listings, or a condition cannot be
+                read.
         """
-        return await self._store.dead_letters(
-            endpoint=self._endpoint,
-            reason=reason,
-            event_type=event_type,
-            handler=handler,
-            since_unix=since_unix(since),
-            after=after,
-            limit=limit,
+        wanted = filter_of(
+            self._endpoint, event_type, handler, since=since, where=where, reason=reason
         )
+        find, load = self._store.dead_letters, self._store.dead_letter
+        return await select(find, load, wanted, after=after, limit=limit)
 
     async def show(self, event_id: str) -> DeadLetter | None:
         """Return the dead letter of an event with its body, or None; raises StoreError."""
@@ -84,7 +87,8 @@ class DeadLetters:
     async def replay(self, event_id: str) -> Outcome:
         """Run the handlers that have not succeeded yet, and return the outcome.
 
-        The event keeps its id, and handlers see ``context.is_replay``. It stays a dead letter
+        The event keeps its id, and handlers see ``context.is_replay``. The failed replay of a
+        handled event runs its one handler, in the same generation. It stays a dead letter
         until all its handlers have succeeded, even if this process crashes. An event with
         ``is_kept`` stays kept until then.
 
@@ -100,8 +104,11 @@ class DeadLetters:
         if not self._dependencies.store.keeps_bodies:
             raise StoreError("the store keeps no bodies, so there is nothing to replay")
         table, lease = self._dependencies.handler_table, self._dependencies.limits.lease_seconds
-        event = table.parser.parse(letter.delivery.body, event_id)
+        again = ReplayId.parse(event_id)
+        event = table.parser.parse(letter.delivery.body, again.event_id if again else event_id)
         handlers = table.find(event)
+        if again is not None:  # the dead letter is a replay, which runs one handler
+            handlers = tuple(handler for handler in handlers if handler.name == again.handler)
         if not handlers:
             return Outcome(HTTPStatus.OK, Reason.NO_HANDLER)
         asked_at = Instant.now(asyncio.get_running_loop())
@@ -110,17 +117,21 @@ class DeadLetters:
             return later(Reason.IN_FLIGHT)
         if not isinstance(claim, Claimed):  # another replay has just succeeded
             return DUPLICATE
-        if self._attempts.adopt(claim):
+        if self._attempts.adopt(claim) is not None:
             return later(Reason.IN_FLIGHT)
+        # Use the type that was just parsed: if the body was unreadable before, the record has no
+        # type.
+        delivery = letter.delivery._replace(event_type=event.type)
+        dependencies = self._dependencies
         attempt = Attempt(
-            self._dependencies,
-            letter.delivery,
-            Replay(is_last=not letter.is_kept),
+            dependencies if again is None else dependencies.without_keeper(),
+            delivery,
+            again.origin(is_last=True) if again else Replay(is_last=not letter.is_kept),
             event,
             handlers,
         )
-        attempt.hold(claim, asked_at)
-        return await self._attempts.outcome_of(self._attempts.begin(attempt))
+        attempt.begin_with(claim, asked_at)
+        return await self._attempts.wait_for(self._attempts.begin(attempt))
 
     async def discard(self, event_id: str) -> bool:
         """Discard a dead letter; its event counts as handled from now on.

@@ -10,7 +10,7 @@ from ..errors import StoreError
 from ..logs import get_logger
 from ..stores.protocols import Queue
 from ..stores.time_limit import within
-from ..stores.values import Delivery, EnqueueResult, Stored, new_token
+from ..stores.values import Delivery, EnqueueResult, KeyLock, Stored, new_token
 from ..watching.records import EventEnqueued
 from .settings import Inbox
 from .waiting import WaitingEvents
@@ -18,13 +18,13 @@ from .worker import Worker
 
 _log = get_logger("hookonce")
 
-# How often to check for a worker. At the first check, a worker that starts now may not be visible
-# yet.
+# The pause between two checks for a worker. At the first check, a worker that has just started may
+# not be visible yet.
 _LOOK_FOR_WORKERS_SECONDS = 30.0
 
 
 class InboxIntake:
-    """Enqueues deliveries in the inbox of one endpoint, and reports if it has no worker.
+    """Enqueues deliveries in an endpoint's inbox, and reports an inbox without a worker.
 
     Args:
         dependencies: the dependencies of the receiver.
@@ -64,13 +64,19 @@ class InboxIntake:
             self._look.cancel()
         await self.worker.stop()
 
-    async def enqueue(self, delivery: Delivery) -> EnqueueResult:
-        """Store a delivery durably, unless its event is known or the inbox is full."""
+    async def enqueue(self, delivery: Delivery, key_lock: KeyLock | None = None) -> EnqueueResult:
+        """Store a delivery durably, unless its event is known or the inbox is full.
+
+        Args:
+            delivery: the delivery to store.
+            key_lock: the key lock that the event's only handler needs, if it has a key.
+        """
         result = await self._store.enqueue(
             delivery,
             new_token(),
             max_depth=self._settings.max_depth,
             max_bytes=self._settings.max_bytes,
+            key_lock=key_lock,
         )
         self._dependencies.observers.notify_of(EventEnqueued, delivery, result)
         if isinstance(result, Stored):

@@ -11,7 +11,7 @@ from ..clock import span_seconds
 
 @dataclass(frozen=True, slots=True, init=False)
 class Backoff:
-    """How long an event waits after a failed attempt: exponential backoff with jitter.
+    """The wait of an event after a failed attempt: exponential backoff with jitter.
 
     Attributes:
         first_seconds: the wait after the first attempt.
@@ -46,7 +46,7 @@ class Backoff:
         object.__setattr__(self, "jitter", jitter)
 
     def seconds(self, attempt: int, event_id: str) -> float:
-        """Return how long to wait after attempt number ``attempt``, counted from 1.
+        """Return the seconds to wait after attempt number ``attempt``, counted from 1.
 
         The event's id decides the jitter, so that a simulation can be repeated.
         """
@@ -55,15 +55,18 @@ class Backoff:
             if seconds >= self.longest_seconds:
                 break
             seconds *= self.factor
-        chance = crc32(f"{attempt}:{event_id}".encode(errors="replace")) / 2**32  # from 0 to 1
+        chance = (
+            crc32(f"{attempt}:{event_id}".encode(errors="replace")) / 2**32
+        )  # a number from 0 to 1
         return min(seconds, self.longest_seconds) * (1 + self.jitter * (2 * chance - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inbox:
-    """Answer once a delivery is stored, and let workers handle it.
+    """Answer as soon as a delivery is stored, and let workers handle the event.
 
-    By default a failing event is tried for about a day, as long as the sender would try.
+    By default a failing event is tried for about a day, as long as the default sender would
+    try.
 
     Attributes:
         concurrency: how many events a worker handles at once.

@@ -6,15 +6,31 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from ..clock import unix_seconds
+from ..stores.filters import EventFilter, select
 from ..stores.protocols import InboxListing
-from ..stores.values import Entry, StoreStats, delivery_key
+from ..stores.values import DeadReason, Entry, StoreStats, delivery_key
 
 
-def since_unix(since: float | datetime | None) -> float | None:
-    """Convert the filter ``since`` of a listing to Unix time."""
-    # Subtract a microsecond, because `received_at` and `buried_at` may be rounded up. A listing
-    # since that time must contain the event.
-    return None if since is None else unix_seconds("since", since) - 1e-6
+def filter_of(
+    endpoint: str,
+    event_type: str | None,
+    handler: str | None,
+    *,
+    since: float | datetime | None,
+    where: str | Sequence[str],
+    reason: DeadReason | None = None,
+) -> EventFilter:
+    """Return the filter for the arguments of a listing."""
+    return EventFilter(
+        endpoint=endpoint,
+        event_type=event_type,
+        handler=handler,
+        reason=reason,
+        # Subtract a microsecond, because `received_at` and `buried_at` may be rounded up. A listing
+        # since that time must contain the event.
+        since_unix=None if since is None else unix_seconds("since", since) - 1e-6,
+        where=(where,) if isinstance(where, str) else tuple(where),
+    )
 
 
 class WaitingEvents:
@@ -41,6 +57,7 @@ class WaitingEvents:
         event_type: str | None = None,
         handler: str | None = None,
         since: float | datetime | None = None,
+        where: str | Sequence[str] = (),
         after: str | None = None,
         limit: int = 100,
     ) -> Sequence[Entry]:
@@ -51,23 +68,20 @@ class WaitingEvents:
             handler: only events for which this handler has failed or has not run.
             since: only events received at this time or later: an aware ``datetime`` or Unix
                 seconds.
+            where: only events whose body meets all these conditions, as in ``DeadLetters.list``.
             after: the ``place`` of a listed event; the listing goes on after that event.
             limit: the largest number of events.
 
         Raises:
-            ValueError: ``after`` is not a place in this store's listings.
+            ValueError: ``after`` is not a place in this store's listings, or a condition cannot be
+                read.
         """
-        return await self._store.entries(
-            endpoint=self._endpoint,
-            event_type=event_type,
-            handler=handler,
-            since_unix=since_unix(since),
-            after=after,
-            limit=limit,
-        )
+        wanted = filter_of(self._endpoint, event_type, handler, since=since, where=where)
+        find, load = self._store.entries, self._store.entry
+        return await select(find, load, wanted, after=after, limit=limit)
 
     async def show(self, event_id: str) -> Entry | None:
-        """Return an event of the inbox with its body; None if it is not there."""
+        """Return an event of the inbox with its body; None if the inbox does not have the event."""
         return await self._store.entry(delivery_key(self._endpoint, event_id))
 
     async def retry(self, event_id: str) -> bool:

@@ -1,20 +1,27 @@
 """Worker: fetches events from the inbox under a lease and runs their handlers.
 
-A worker fetches only events that it can begin at once. So if its process is killed, only events
-that it had begun must wait until their leases expire.
+A worker whose handlers are quick prefetches events, so that a place that becomes free is filled at
+once. If its process is killed, the events that it had begun or prefetched wait until their leases
+expire. A worker that stops in order returns the prefetched events to the inbox in their order, and
+their attempts do not count.
+
+A prefetched event holds no key lock: its handlers ask for their key locks when it begins.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Sequence
+import contextvars
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from itertools import count
 from typing import Any
 
 from ..delivery.attempt import Attempt
 from ..delivery.attempts import Attempts
 from ..delivery.dependencies import Dependencies
-from ..delivery.lease import Instant
+from ..delivery.instant import Instant
 from ..delivery.origin import Queued
+from ..delivery.places import Places
 from ..errors import PayloadError, StoreError
 from ..logs import get_logger
 from ..stores.protocols import WORKER_SECONDS, Queue
@@ -23,17 +30,17 @@ from ..stores.values import INTERRUPTED, Batch, DeadReason, Fetched, Ownership, 
 from ..watching.log import delivery_fields
 from ..watching.process import process_name
 from ..watching.records import EventBuried, EventFetched, EventRetried
+from .prefetch import Prefetch, Prefetched
 from .settings import Inbox
 
 _log = get_logger("hookonce.worker")
 
 # How often a worker renews its entry in the store, even while it cannot take more events.
 _BEAT_SECONDS = WORKER_SECONDS / 3
-# A wake-up may be lost, so an idle worker polls.
+# A wake-up may be lost, so an idle worker also polls, at this interval.
 _IDLE_LOOK_SECONDS = 2.0
-# A worker stops fetching when its attempts, including those that only need to be recorded, reach
-# this many times the concurrency.
-_MOST_UNRECORDED = 4
+# Events that are returned together become due this far apart, so that their order stays.
+_APART_SECONDS = 1e-5
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
 
@@ -55,11 +62,22 @@ class Worker:
         self._store = store
         self._settings = settings
         self._attempts = attempts
-        self._begun: list[Attempt] = []
-        self._work, self._room, self._stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._reset()
         self._asked_at = Instant(0.0, 0.0)
         self._name = ""
         self._task: asyncio.Task[None] | None = None
+
+    def _reset(self) -> None:
+        self._work, self._room, self._stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._places = Places(self._settings.concurrency, self._begin_soon)
+        self._prefetch = Prefetch(
+            self._settings.concurrency, self._dependencies.limits.lease_seconds
+        )
+        self._beginning: asyncio.Handle | None = None
+        self._replied_at, self._left_before = 0.0, 0
+        # Run attempts in this context. Otherwise they would inherit the context variables of the
+        # handlers that ended before them.
+        self._context = contextvars.copy_context()
 
     @property
     def is_running(self) -> bool:
@@ -76,29 +94,31 @@ class Worker:
             raise RuntimeError("this receiver works on its inbox already")
         # A process may run several workers, one for each receiver.
         self._name = f"{process_name()}:{new_token()[2:8]}"
-        self._work, self._room, self._stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._reset()
         self._task = asyncio.get_running_loop().create_task(self._run())
         _log.info("working on the inbox of %s as %s", self._dependencies.endpoint, process_name())
 
     async def stop(self) -> None:
-        """Stop fetching events; attempts in flight continue."""
+        """Stop fetching events, and put back the events that have not begun; attempts continue."""
         if self._task is not None:
             for waited_for in (self._stop, self._room, self._work):
                 waited_for.set()
             await asyncio.wait({self._task})
+            await self._return(self._prefetch.take_all())
 
     async def _run(self) -> None:
         token, pause = new_token(), _FIRST_PAUSE_SECONDS
         while not self._stop.is_set():
             self._work.clear()
             try:
+                await self._return(self._prefetch.take_late(asyncio.get_running_loop().time()))
                 batch = await self._fetch(token)
                 token, pause = new_token(), _FIRST_PAUSE_SECONDS
                 await self._begin_all(batch.fetched)
                 await self._until_worthwhile(batch)
             except StoreError as error:
-                # Repeat the call with the same token, because it may have fetched events before it
-                # failed.
+                # Repeat the call with the same token, because the failed call may have fetched
+                # events.
                 _log.error("cannot work on the inbox, trying again: %s", error)
             except asyncio.CancelledError:
                 if (task := asyncio.current_task()) is None or task.cancelling():
@@ -113,34 +133,36 @@ class Worker:
 
     async def _fetch(self, token: Token) -> Batch:
         self._asked_at = Instant.now(asyncio.get_running_loop())
+        wanted = self._wanted()
         call = self._store.fetch(
-            self._free(),
+            wanted,
             self._dependencies.limits.lease_seconds,
             endpoint=self._dependencies.endpoint,
             worker=self._name,
             token=token,
         )
-        return await within(self._dependencies.limits.store_seconds, call)
+        batch = await within(self._dependencies.limits.store_seconds, call)
+        replied_at, left = asyncio.get_running_loop().time(), self._places.left
+        self._prefetch.learn(
+            left - self._left_before,
+            replied_at - self._replied_at,
+            replied_at - self._asked_at.loop,
+        )
+        self._replied_at, self._left_before = replied_at, left
+        return batch
 
-    def _free(self) -> int:
-        """Return how many more attempts may begin now.
-
-        An attempt whose handlers have ended only needs to be recorded, so it does not count as
-        busy; but if the store is slow, too many of these attempts stop further fetching.
-        """
-        begun = self._begun = [attempt for attempt in self._begun if attempt.has_the_event]
-        busy = len([attempt for attempt in begun if attempt.is_busy])
-        most = self._settings.concurrency
-        return max(0, min(most - busy, _MOST_UNRECORDED * most - len(begun)))
+    def _wanted(self) -> int:
+        return self._prefetch.wanted(self._places.free)
 
     async def _until_worthwhile(self, batch: Batch) -> None:
-        """Wait until the worker may fetch and begin an event, or is stopped."""
-        if not self._free():
+        """Wait until the worker should fetch or return events, or is stopped."""
+        late_in = self._prefetch.late_in(asyncio.get_running_loop().time())
+        if not self._wanted():
             self._room.clear()
             if not self._stop.is_set():
-                await set_within(_BEAT_SECONDS, self._room)
+                await set_within(min(_BEAT_SECONDS, late_in), self._room)
         elif batch.next_due_seconds != 0:
-            seconds = _IDLE_LOOK_SECONDS
+            seconds = min(_IDLE_LOOK_SECONDS, late_in)
             if batch.next_due_seconds is not None:
                 seconds = min(seconds, batch.next_due_seconds)
             if not self._work.is_set():
@@ -149,27 +171,48 @@ class Worker:
                 )
 
     async def _begin_all(self, batch: Sequence[Fetched]) -> None:
-        """Begin an attempt at each event, then settle the events that cannot be attempted."""
-        if settlements := [settled for fetched in batch if (settled := self._begin(fetched))]:
+        """Begin one event for each free place, then settle the events that cannot be attempted."""
+        settlements = [settled for fetched in batch if (settled := self._prepare(fetched))]
+        self._begin_prefetched()
+        if settlements:
             await asyncio.gather(*settlements)
+            self._begin_prefetched()
 
-    def _begin(self, fetched: Fetched) -> Coroutine[Any, Any, None] | None:
-        """Begin an attempt; return a coroutine to settle the event if it cannot be attempted."""
+    def _begin_soon(self) -> None:
+        """Begin prefetched events in the next turn of the loop: an attempt has freed a place."""
+        if self._beginning is None:
+            loop = asyncio.get_running_loop()
+            self._beginning = loop.call_soon(self._begin_prefetched, context=self._context)
+
+    def _begin_prefetched(self) -> None:
+        """Begin prefetched events, one for each free place, then fetch more events."""
+        self._beginning = None
+        if self._stop.is_set():
+            return
+        for attempt, claim, asked_at in self._prefetch.take(self._places.free):
+            if self._attempts.adopt(claim) is not None:
+                # The earlier attempt has lost its lease, but still runs or is being recorded here.
+                _log.warning(
+                    "%s is still being handled here; no second attempt begins",
+                    claim.key,
+                    extra=delivery_fields(attempt.delivery, claim.attempt),
+                )
+                continue
+            self._places.take()
+            attempt.begin_with(claim, asked_at)
+            self._attempts.begin(attempt)
+        if self._wanted():
+            self._room.set()
+
+    def _prepare(self, fetched: Fetched) -> Coroutine[Any, Any, None] | None:
+        """Prepare an attempt; if none is possible, return a coroutine that settles the event."""
         claim = fetched.claim
         self._dependencies.observers.notify_of(EventFetched, fetched.delivery, claim.attempt)
-        if self._attempts.adopt(claim):
-            # The earlier attempt has lost its lease, but it still runs or is being recorded here.
-            _log.warning(
-                "%s is still being handled here; no second attempt begins",
-                claim.key,
-                extra=_log_fields(fetched),
-            )
-            return None
         if claim.attempt > self._settings.max_attempts:
-            return self._begin_unless_broken_off(fetched)
-        return self._begin_attempt(fetched)
+            return self._prepare_unless_broken_off(fetched)
+        return self._prepare_attempt(fetched)
 
-    def _begin_attempt(self, fetched: Fetched) -> Coroutine[Any, Any, None] | None:
+    def _prepare_attempt(self, fetched: Fetched) -> Coroutine[Any, Any, None] | None:
         claim, delivery = fetched.claim, fetched.delivery
         try:
             table = self._dependencies.handler_table
@@ -177,24 +220,24 @@ class Worker:
             handlers = table.find(event)
         except PayloadError as error:
             return self._bury(fetched, DeadReason.UNREADABLE, str(error))
-        except Exception as error:  # noqa: BLE001 - one event must not hold up the others
+        except Exception as error:  # noqa: BLE001 - an event that cannot be prepared must not delay other events
             _log.exception("cannot begin %s", claim.key, extra=_log_fields(fetched))
             return self._defer(fetched, f"it could not be begun: {type(error).__name__}")
         if not handlers:
-            # Another version of the application stored this event, and has a handler for it.
+            # Another version of the application stored this event: a worker of that version can
+            # handle it.
             return self._defer(fetched, f"this worker has no handler for {event.type}")
         origin = Queued(
             self._settings.backoff_seconds(claim.attempt, delivery.event_id),
             is_last=claim.attempt >= self._settings.max_attempts,
-            room=self._room,
+            places=self._places,
             work=self._work,
         )
         attempt = Attempt(self._dependencies, delivery, origin, event, handlers)
-        attempt.hold(claim, self._asked_at)
-        self._begun.append(self._attempts.begin(attempt))
+        self._prefetch.add(Prefetched(attempt, claim, self._asked_at))
         return None
 
-    async def _begin_unless_broken_off(self, fetched: Fetched) -> None:
+    async def _prepare_unless_broken_off(self, fetched: Fetched) -> None:
         """Bury an event whose last attempt was interrupted; otherwise begin one more attempt.
 
         An event whose last attempt was interrupted might kill the next worker too. An event that
@@ -209,8 +252,28 @@ class Worker:
         last = entry.history[-1] if entry is not None and entry.history else None
         if last is not None and last.error == INTERRUPTED:
             await self._bury(fetched, DeadReason.INTERRUPTED, INTERRUPTED)
-        elif settlement := self._begin_attempt(fetched):
+        elif settlement := self._prepare_attempt(fetched):
             await settlement
+
+    async def _return(self, prefetched: Iterable[Prefetched]) -> None:
+        """Put events that have not begun back into the inbox, due now and in the same order."""
+        calls = [
+            within(
+                self._dependencies.limits.store_seconds,
+                self._store.retry(one.claim, apart, one.claim.finished, began=False),
+            )
+            for one, apart in zip(prefetched, count(step=_APART_SECONDS), strict=False)
+        ]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        failures = [result for result in results if isinstance(result, StoreError)]
+        if failures:
+            _log.warning(
+                "could not return %d prefetched events to the inbox of %s; their leases will run"
+                " out: %s",
+                len(failures),
+                self._dependencies.endpoint,
+                failures[0],
+            )
 
     async def _defer(self, fetched: Fetched, fault: str) -> None:
         """Defer an event that this worker cannot handle, or bury it after its last attempt."""
@@ -235,7 +298,7 @@ class Worker:
             )
 
     async def _is_settled(self, fetched: Fetched, call: Awaitable[Ownership]) -> bool:
-        """Make a call that only a claim's owner may make; return whether the call succeeded."""
+        """Await a call that only a claim's owner may make; return whether the call succeeded."""
         try:
             return await within(self._dependencies.limits.store_seconds, call) is Ownership.HELD
         except StoreError as error:
@@ -254,7 +317,7 @@ class Worker:
 
 
 def _log_error(text: str, fetched: Fetched, *faults: object) -> None:
-    """Log an error, with a text that has placeholders for the event's key and for each fault."""
+    """Log an error; the text has placeholders for the event's key and for each fault."""
     _log.error(text, fetched.claim.key, *faults, extra=_log_fields(fetched))
 
 
@@ -263,7 +326,7 @@ def _log_fields(fetched: Fetched) -> dict[str, object]:
 
 
 async def _first_of(*calls: Coroutine[Any, Any, object]) -> None:
-    """Wait until one of the calls ends, and cancel the others; raise the error of a failed call."""
+    """Wait until one of the calls ends, and cancel the other calls; raise a failed call's error."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

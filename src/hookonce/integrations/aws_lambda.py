@@ -52,8 +52,8 @@ def mount(receiver: Receiver) -> LambdaHandler:
 
         handler = mount(receiver)  # `app.handler` in the settings of the function
 
-    Use a store that outlives the machine, such as Redis. Give the function more time than the
-    slowest handler needs.
+    Use a store that outlives the machine, such as PostgreSQL or Redis. Give the function more time
+    than the slowest handler needs.
 
     Args:
         receiver: answers the deliveries, in an event loop that the first delivery starts.
@@ -98,7 +98,7 @@ class LambdaHandler:
         try:
             check_method(request.method)
             outcome = self._deliver(request, arrived)
-        except Exception as error:  # noqa: BLE001 - the client waits for an answer
+        except Exception as error:  # noqa: BLE001 - the client must get an answer
             outcome = self._loop.refuse(error, waited=time.monotonic() - arrived)
         if outcome.reason == Reason.STILL_RUNNING:
             self._finish(context)

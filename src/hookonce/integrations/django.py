@@ -106,7 +106,7 @@ async def _answer(
         waited = time.monotonic() - arrived
         outcome = await loop.handle_async(body, list(request_headers(request.META)), waited=waited)
         note_changed_body(outcome, body, announced)
-    except Exception as error:  # noqa: BLE001 - the client waits for an answer
+    except Exception as error:  # noqa: BLE001 - the client must get an answer
         leave_unread(request.META)
         return loop.refuse(error, waited=time.monotonic() - arrived)
     return outcome
@@ -140,7 +140,7 @@ def _body_of(request: HttpRequest, most: int) -> bytes:
     except RawPostDataException:
         _log.error("the body of a delivery is consumed. %s, such as request.body", CONSUMED)
         raise RefusedError(INCOMPLETE) from None
-    except ValueError as error:  # `request.body` parses the content-length
+    except ValueError as error:  # `request.body` raises this for an invalid content-length
         _log.warning("the content-length of a delivery is no number")
         raise RefusedError(INCOMPLETE) from error
     except UnreadablePostError as error:

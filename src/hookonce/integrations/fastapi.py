@@ -11,12 +11,14 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
-from ..events import Event
+from ..events import PublishingEvent
 from ..http.app import MORE_SLASHES, ASGIApp, Message, Receive, Scope, Send, elsewhere
 from ..http.body import CONSUMED, RefusedError
 from ..http.guard import StatusGuard, check_path, respond
 from ..outcome import INCOMPLETE, NOT_POST
 from ..receiver import Receiver
+from ..senders.built_in import publishing
+from ..senders.sender import Sender
 
 __all__ = ["mount"]
 
@@ -46,9 +48,9 @@ _ANSWERS = {
 _OTHER_METHODS = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "PUT", "TRACE"]
 
 _HEADERS = {
-    "webhook-id": "The event's id, the same in every attempt",
-    "webhook-timestamp": "When this attempt was signed, in Unix seconds",
-    "webhook-signature": "One `v1,` signature, or several separated by spaces",
+    "id": "The event's id, the same in every attempt",
+    "timestamp": "When this attempt was signed, in Unix seconds",
+    "signature": "One `v1,` or `v1a,` signature, or several separated by spaces",
 }
 
 
@@ -97,15 +99,16 @@ def mount(
         router.add_api_route, name=name, response_model=None, route_class_override=_GuardedRoute
     )
     hidden = {**options, "include_in_schema": False}
+    described = {**_described(receiver.sender), **options}
     for spelling in spellings:
-        shown = {**_described(), **options} if spelling == spellings[0] else hidden
+        shown = described if spelling == spellings[0] else hidden
         add(spelling, receive_webhook, methods=["POST"], **shown)
         add(spelling, receive_webhook, methods=_OTHER_METHODS, **hidden)
     add(f"{bare}/{MORE_SLASHES}", refuse_path, methods=["POST", *_OTHER_METHODS], **hidden)
 
 
 class _GuardedRoute(APIRoute):
-    """A route that turns redirects and 410 into 500, even those of a dependency."""
+    """A route that turns redirects and 410 into 500, even if a dependency sends them."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] in (self.methods or ()):
@@ -126,7 +129,7 @@ class _Delivery(Response):
     async def __call__(
         self,
         scope: Scope,
-        receive: Receive,  # noqa: ARG002 - `_request` holds it, and any body bytes already read
+        receive: Receive,  # noqa: ARG002 - `_request` holds `receive`, and any body bytes already read
         send: Send,
     ) -> None:
         await self._app(scope, _pieces_of(self._request), send)
@@ -153,9 +156,11 @@ def _pieces_of(request: Request) -> Receive:
     return receive
 
 
-def _described() -> dict[str, Any]:
+def _described(sender: Sender) -> dict[str, Any]:
     """Return the options of the route that appears in the OpenAPI document."""
-    envelope = Event[dict[str, Any]].model_json_schema(by_alias=True)
+    envelope: dict[str, Any] = {"type": "object"}
+    if sender is publishing:  # there is no pydantic model of other senders' bodies
+        envelope = PublishingEvent[dict[str, Any]].model_json_schema(by_alias=True)
     return {
         "summary": "Receive a webhook",
         "description": "Takes one signed event, as Standard Webhooks describes.",
@@ -166,13 +171,15 @@ def _described() -> dict[str, Any]:
         "openapi_extra": {
             "parameters": [
                 {
-                    "name": header,
+                    "name": f"{prefix}-{ending}",
                     "in": "header",
-                    "required": True,
+                    # If a sender may use several prefixes, no single header is required.
+                    "required": len(sender.headers) == 1,
                     "description": text,
                     "schema": {"type": "string"},
                 }
-                for header, text in _HEADERS.items()
+                for prefix in sender.headers
+                for ending, text in _HEADERS.items()
             ],
             "requestBody": {
                 "required": True,

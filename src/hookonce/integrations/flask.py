@@ -62,13 +62,14 @@ def mount(
         strict_slashes=False,
         merge_slashes=False,  # do not redirect a path with two slashes
     )
-    # A hook of the blueprint is not called for paths that match none of its rules.
+    # Flask calls a blueprint's own hook only for paths that match a rule of the blueprint. So
+    # register a hook of the application.
     (app.after_app_request if isinstance(app, Blueprint) else app.after_request)(guard)
     return wsgi
 
 
 def _intended_endpoint() -> str | None:
-    """Return the endpoint of a request, even if the request spells its path differently."""
+    """Return the endpoint of a request, also for another spelling of the endpoint's path."""
     if request.endpoint is not None:
         return request.endpoint
     paths = current_app.url_map.bind("")

@@ -50,7 +50,8 @@ def mount(
     """
     delivery = receiver.routes("/")[0].endpoint
 
-    # An ASGI handler would fail after middleware that reads the body, such as Litestar's for logs.
+    # Use a route: an ASGI handler would fail after middleware that reads the body, such as
+    # Litestar's logging middleware.
     @route(
         path,
         http_method=_METHODS,

@@ -27,9 +27,9 @@ _log = get_logger("hookonce")
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# The sender gives up after ten seconds. The receiver answers earlier, unless a handler blocks the
-# loop: then the server's thread stops waiting at this limit.
-_LONGEST_ANSWER_SECONDS = 9.9
+# The server's thread waits for this share of the sender's time limit. It waits so long only if a
+# handler blocks the loop; otherwise the receiver answers earlier.
+_LONGEST_SHARE = 0.99
 
 
 class LoopThread:
@@ -44,6 +44,7 @@ class LoopThread:
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
+        self._longest_seconds = _LONGEST_SHARE * receiver.sender.rules.patience_seconds
         self._lock = threading.Lock()
         self._running: _Running | None = None
 
@@ -58,7 +59,7 @@ class LoopThread:
             RuntimeError: the process was forked after the receiver had been opened.
         """
         try:
-            return self._submit(body, headers, waited).result(_LONGEST_ANSWER_SECONDS - waited)
+            return self._submit(body, headers, waited).result(self._longest_seconds - waited)
         except TimeoutError:
             return _stuck()
         except CancelledError:  # `close` has cancelled the delivery
@@ -69,13 +70,13 @@ class LoopThread:
     ) -> Outcome:
         """Return the answer to a delivery; the caller's event loop can do other work meanwhile."""
         answer = asyncio.wrap_future(self._submit(body, headers, waited))
-        done, _ = await asyncio.wait({answer}, timeout=_LONGEST_ANSWER_SECONDS - waited)
+        done, _ = await asyncio.wait({answer}, timeout=self._longest_seconds - waited)
         if answer.cancelled():
             return later(Reason.SHUTTING_DOWN)
         return answer.result() if done else _stuck()
 
     def refuse(self, error: Exception, *, waited: float) -> Outcome:
-        """Return the answer to a request that failed before the receiver, and notify observers.
+        """Return the answer to a request that failed before the receiver got it; notify observers.
 
         The adapter sends it instead of raising: the server's own answer might be a page.
         """
@@ -171,7 +172,7 @@ class _Running:
         return await self._receiver.handle(body, headers, started=started)
 
     async def _opened(self) -> None:
-        """Wait until the receiver is open; the first caller opens it. Raise if that fails."""
+        """Wait until the receiver is open; the first caller opens it. Raise if opening fails."""
         if self._opening is None:
             self._opening = self._loop.create_task(self._receiver.__aenter__())
         opening = self._opening
@@ -190,7 +191,7 @@ class _Running:
                 await asyncio.wait({self._opening})
             if not self._opening.cancelled() and self._opening.exception() is None:
                 await self._receiver.__aexit__(None, None, None)
-        if self._answering:  # let the threads of the drained deliveries take their answers
+        if self._answering:  # wait until threads have taken the answers of drained deliveries
             await asyncio.wait(self._answering, timeout=self._receiver.limits.store_seconds)
 
     def _run(self) -> None:
@@ -217,11 +218,11 @@ class _Executor(ThreadPoolExecutor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         try:
             return super().submit(fn, *args, **kwargs)
-        except RuntimeError:  # at exit, Python closes all pools before it calls `close`
+        except RuntimeError:  # at exit, Python closes all pools before `close`: run `fn` here
             done: Future[T] = Future()
             try:
                 done.set_result(fn(*args, **kwargs))
-            except Exception as error:  # noqa: BLE001 - the caller gets it from the future
+            except Exception as error:  # noqa: BLE001 - the future passes the error to the caller
                 done.set_exception(error)
             return done
 

@@ -35,7 +35,7 @@ _log = get_logger("hookonce.http")
 
 
 def mount(app: WSGIApplication, receiver: Receiver, path: str = "/webhooks") -> WSGIReceiver:
-    """Return a WSGI application that answers deliveries at ``path`` and passes the rest to ``app``.
+    """Return a WSGI application that answers deliveries at ``path``; ``app`` gets other requests.
 
     Deliveries do not pass ``app`` and its middleware. Other spellings of the path, such as
     ``//webhooks``, do, and ``app`` cannot send a 3xx or a 410 from them.
@@ -106,7 +106,7 @@ class WSGIReceiver:
         try:
             check_method(environ["REQUEST_METHOD"])
             return self._deliver(environ, body, arrived)
-        except Exception as error:  # noqa: BLE001 - the client waits for an answer
+        except Exception as error:  # noqa: BLE001 - the client must get an answer
             leave_unread(environ)
             return self._loop.refuse(error, waited=time.monotonic() - arrived)
 

@@ -28,7 +28,8 @@ _PIECE_BYTES = 64 * 1024
 
 _SOCKETS = ("gunicorn.socket", "werkzeug.socket")
 
-# How late after its deadline a read may end. A shorter time would make the polling expensive.
+# The time between two checks of the deadlines: a read may end this much too late. A shorter time
+# would make the polling expensive.
 _POLL_SECONDS = 0.25
 
 
@@ -142,7 +143,7 @@ class ReadDeadlines:
         try:
             yield
         finally:
-            # After this block no read may be ended, because the server may reuse the connection.
+            # After this block, do not end the read: the server may reuse the connection.
             with self._lock:
                 del self._reads[read]
 
@@ -175,7 +176,8 @@ def _socket_of(environ: WSGIEnvironment) -> socket.socket | None:
 
 
 def _close_for_reading(connection: socket.socket) -> None:
-    # SSLSocket.shutdown() would end encryption, and the server would answer in plain text.
+    # Do not call SSLSocket.shutdown(): it would end encryption, and the server would answer in
+    # plain text.
     is_own = isinstance(connection, socket.socket)
     with suppress(OSError):  # the connection is closed already
         (socket.socket if is_own else type(connection)).shutdown(connection, socket.SHUT_RD)

@@ -5,9 +5,10 @@ An observer is a subclass of ``Observer``; pass it to ``Receiver(observers=[…]
 from bounded sets (names that this package defines or the application registers), and hold no body,
 signature or secret.
 
-``inspector`` shows deliveries in a browser, ``doctor`` examines a receiver, and ``diagnosis``
-explains why a saved delivery does not verify. This package imports none of these five modules,
-and none of them imports another.
+``inspector`` shows deliveries in a browser, ``doctor`` examines a receiver, ``diagnosis`` explains
+why a saved delivery does not verify, and ``deployment`` compares the handlers of a new version with
+the events in a store. This package imports none of these six modules, and none of them imports
+another.
 """
 
 from ..watching.disabling import FailureStreak

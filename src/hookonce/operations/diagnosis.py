@@ -11,16 +11,23 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hmac import compare_digest
 from itertools import product
 from typing import cast
 
 from ..errors import Refusal, SecretError, VerificationError
-from ..verification.headers import DeliveryHeaders, RawHeaders, header_pairs
-from ..verification.secrets import decode_secret, new_secret
-from ..verification.signature import DEFAULT_TOLERANCE, VerifiedDelivery, signer, verify
+from ..senders import Sender, publishing
+from ..senders.built_in import BUILT_IN
+from ..verification.headers import V1, DeliveryHeaders, RawHeaders, families_in, header_pairs
+from ..verification.secrets import new_secret, verifying_key
+from ..verification.signature import (
+    Matcher,
+    VerifiedDelivery,
+    hmac_matcher,
+    matcher,
+    verify,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +60,17 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A key, id or body that the signer may have used, and the mistakes that would explain it."""
+    """An id or body that the signer may have used, with the mistakes that explain its use."""
 
     value: bytes
+    mistakes: tuple[Explanation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A key that the signer may have used, with the mistakes that explain its use."""
+
+    matches: Matcher
     mistakes: tuple[Explanation, ...] = ()
 
 
@@ -66,9 +81,10 @@ def diagnose(
     *,
     retired: str | Sequence[str] = (),
     now: float | None = None,
-    tolerance: float = DEFAULT_TOLERANCE,
+    tolerance: float | None = None,
+    sender: Sender = publishing,
 ) -> Diagnosis:
-    """Return why a delivery is refused, and what to change.
+    """Return why a receiver refuses a delivery, and what to change.
 
     Args:
         body: the body as the verifier received it.
@@ -76,26 +92,34 @@ def diagnose(
         secrets: the configured secret or secrets; an unusable secret is explained.
         retired: secrets that are no longer configured, to recognise their signatures.
         now: Unix time in seconds; the system's clock by default.
-        tolerance: how many seconds the timestamp may differ from ``now``.
+        tolerance: how many seconds the timestamp may differ from ``now``; by default the sender's
+            tolerance.
+        sender: who sends.
     """
     secrets = (secrets,) if isinstance(secrets, str) else secrets
     retired = (retired,) if isinstance(retired, str) else retired
     headers = cast("RawHeaders", list(header_pairs(headers)))  # several functions read the headers
+    if tolerance is None:
+        tolerance = sender.tolerance_seconds
+    carried = families_in(headers)
+    prefix = next((one for one in sender.headers if one in carried), sender.headers[0])
     usable, unusable = _sorted_out(secrets)
     try:
-        parsed = DeliveryHeaders.parse(headers)
+        parsed = DeliveryHeaders.parse(headers, sender)
     except VerificationError as error:
-        return Diagnosis(error.reason, (*unusable, _header_explanation(error.reason)))
+        return Diagnosis(error.reason, (*unusable, _header_explanation(error, sender, carried)))
     try:
         # Without a usable secret, verify with a random secret, in order to check the timestamp.
-        delivery = verify(body, headers, usable or [new_secret()], tolerance=tolerance, now=now)
+        delivery = verify(
+            body, headers, usable or [new_secret()], sender=sender, tolerance=tolerance, now=now
+        )
     except VerificationError as error:
         refusal, skew = error.reason, error.skew
     else:
         index = secrets.index(usable[delivery.secret_index])
         notes = _notes(index, delivery.signature_count, secrets)
         return Diagnosis(None, (*unusable, *notes), delivery._replace(secret_index=index))
-    explanations = [*unusable, *_mistakes(parsed, body, secrets, retired)]
+    explanations = [*unusable, *_mistakes(parsed, body, secrets, usable, retired, prefix)]
     if skew is not None:
         # Add this cause last, because it is the least likely: the timestamp of every saved request
         # is old.
@@ -109,7 +133,7 @@ def _sorted_out(secrets: Sequence[str]) -> tuple[list[str], list[Explanation]]:
     explanations: list[Explanation] = []
     for number, secret in enumerate(secrets, start=1):
         try:
-            decode_secret(secret)
+            verifying_key(secret)
         except SecretError as error:
             explanations.append(
                 Explanation(
@@ -127,18 +151,40 @@ def _sorted_out(secrets: Sequence[str]) -> tuple[list[str], list[Explanation]]:
     return usable, explanations
 
 
-def _header_explanation(reason: Refusal) -> Explanation:
-    text = str(VerificationError(reason))
+def _header_explanation(
+    error: VerificationError, sender: Sender, carried: Sequence[str]
+) -> Explanation:
+    reason, text = error.reason, str(error)
     cause = f"{text[0].upper()}{text[1:]}."
     if reason in {Refusal.MISSING_ID, Refusal.MISSING_TIMESTAMP, Refusal.MISSING_SIGNATURE}:
-        fix = "Let proxies pass on every webhook-* header, and give the verifier all headers."
+        if carried and not set(carried) & set(sender.headers):
+            return _foreign_explanation(sender, carried[0])
+        families = " and ".join(f"{prefix}-*" for prefix in sender.headers)
+        fix = f"Let proxies pass on every {families} header, and give the verifier all headers."
     elif reason in {Refusal.CONFLICTING_ID, Refusal.CONFLICTING_TIMESTAMP}:
         fix = "Find the proxy that adds a second header; the sender sends each header once."
+    elif reason is Refusal.CONFLICTING_HEADERS:
+        fix = "Find the proxy that changes one family; a sender puts the same values into both."
     elif reason is Refusal.MALFORMED_TIMESTAMP:
         fix = "Pass the header on unchanged: whole seconds, neither milliseconds nor a date."
     else:
         fix = "Pass the header on unchanged."
     return Explanation(cause, fix)
+
+
+def _foreign_explanation(sender: Sender, prefix: str) -> Explanation:
+    """Explain a delivery whose signed headers the sender does not declare."""
+    known = [one.name for one in BUILT_IN.values() if prefix in one.headers]
+    fix = (
+        f"Name the sender that sends it, such as {known[0]}"
+        if known
+        else f"Declare the headers of its sender: Sender(headers=({prefix!r},), …)"
+    )
+    return Explanation(
+        f"The signed headers of the delivery are {prefix}-id, {prefix}-timestamp and"
+        f" {prefix}-signature, but the sender {sender.name!r} has others.",
+        f"{fix}: in the receiver with sender=…, in commands with --sender.",
+    )
 
 
 def _skew_explanation(skew: float, tolerance: float) -> Explanation:
@@ -159,7 +205,7 @@ def _notes(
             Explanation(
                 f"Only secret {secret_index + 1} of {len(secrets)} matches: the sender still signs"
                 " with an older secret.",
-                "Keep it until deliveries match the first secret; a rotation lasts 24 hours.",
+                "Keep it until deliveries match the first secret.",
             )
         )
     if signature_count > 1:
@@ -167,22 +213,37 @@ def _notes(
             Explanation(
                 f"The delivery carries {signature_count} signatures, because the sender is rotating"
                 " the secret.",
-                "Configure the new secret before the 24 hours of the rotation end.",
+                "Configure the new secret before the rotation ends.",
             )
         )
     return tuple(notes)
 
 
-def _unexplained(parsed: DeliveryHeaders) -> Explanation:
+def _unexplained(parsed: DeliveryHeaders, usable: Sequence[str], prefix: str) -> Explanation:
     if not parsed.signatures:
         return Explanation(
-            "webhook-signature has no well-formed v1 entry ('v1,' and 44 characters of base64).",
-            "Pass the header on unchanged, and check that the sender signs with HMAC-SHA256.",
+            f"{prefix}-signature has no well-formed entry: neither 'v1,' and 44 characters of"
+            " base64, nor 'v1a,' and 88.",
+            "Pass the header on unchanged, and check that the sender signs with HMAC-SHA256 or"
+            " ed25519.",
+        )
+    shared = {verifying_key(secret).is_shared for secret in usable}
+    signed = {entry.startswith(V1) for entry in parsed.signatures}
+    if shared == {True} and signed == {False}:
+        return Explanation(
+            "The delivery has only a v1a signature, and every configured secret is for v1.",
+            "Configure the sender's public key (whpk_…).",
+        )
+    if shared == {False} and signed == {True}:
+        return Explanation(
+            "The delivery has only a v1 signature, and every configured key is for v1a.",
+            "Configure the endpoint's secret (whsec_…), or let the sender sign with ed25519.",
         )
     return Explanation(
         "None of these secrets signed these bytes, and no usual mistake explains the signature.",
-        "Compare the secret with the endpoint's secretPrefix, and try the previous secret; if"
-        " neither helps, the body or a header was changed, or the delivery is forged.",
+        "Compare the secret with the one that the sender shows for the endpoint (or its"
+        " secretPrefix), and try the previous secret; if neither helps, the body or a header was"
+        " changed, or the delivery is forged.",
     )
 
 
@@ -195,26 +256,31 @@ def _json_in(body: bytes) -> object:
 
 
 def _has_sorted_keys(body: bytes) -> bool:
-    """Return whether an event's keys are in alphabetical order: no sender sorts them."""
+    """Return whether a publishing event's body has sorted keys; its sender never sorts keys."""
     value = _json_in(body)
     envelope = {"id", "type", "createdAt", "workspaceId", "data"}
     return isinstance(value, dict) and envelope <= set(value) and list(value) == sorted(value)
 
 
 def _mistakes(
-    parsed: DeliveryHeaders, body: bytes, secrets: Sequence[str], retired: Sequence[str]
+    parsed: DeliveryHeaders,
+    body: bytes,
+    secrets: Sequence[str],
+    usable: Sequence[str],
+    retired: Sequence[str],
+    prefix: str,
 ) -> list[Explanation]:
     """Return the smallest set of mistakes that explains the signature."""
     keys = [*_keys(secrets), *_retired_keys(retired)]
     bodies = _bodies(body)
-    ids = list(_ids(parsed, bodies))
+    ids = list(_ids(parsed, bodies, prefix))
     combinations = sorted(
         product(keys, ids, bodies), key=lambda combination: len(_mistakes_of(combination))
     )
     for combination in combinations:
-        key, message_id, content = (candidate.value for candidate in combination)
-        expected = signer(key)(b"%b.%d." % (message_id, parsed.timestamp), content)
-        if any(compare_digest(signature, expected) for signature in parsed.signatures):
+        key, message_id, content = combination
+        signed_prefix = b"%b.%d." % (message_id.value, parsed.timestamp)
+        if key.matches(signed_prefix, content.value, parsed.signatures):
             return _mistakes_of(combination)
     if _has_sorted_keys(body):
         return [
@@ -224,23 +290,26 @@ def _mistakes(
                 "Verify and save the raw bytes; a JSON log or a jsonb column does not keep them.",
             )
         ]
-    return [_unexplained(parsed)]
+    return [_unexplained(parsed, usable, prefix)]
 
 
-def _mistakes_of(combination: Sequence[_Candidate]) -> list[Explanation]:
+def _mistakes_of(combination: Iterable[_Key | _Candidate]) -> list[Explanation]:
     return [mistake for candidate in combination for mistake in candidate.mistakes]
 
 
-# The rest of 'whsec_' if its first letters were not copied.
+# The beginning of a secret from which the first letters of 'whsec_' are missing.
 _CUT_PREFIX = re.compile("(?:hsec|sec|ec|c)?_")
 
 
-def _keys(secrets: Sequence[str]) -> Iterator[_Candidate]:
+def _keys(secrets: Sequence[str]) -> Iterator[_Key]:
     for number, secret in enumerate(secrets, start=1):
-        # A missing setting, such as None: `_sorted_out` explains it.
+        # `_sorted_out` explains a secret that is not text, such as None from a missing setting.
         if not isinstance(secret, str):
             continue
         text = secret.strip()
+        if text.startswith(("whpk_", "whsk_")):  # the usual mistakes with HMAC keys do not apply
+            yield from _decoded(text)
+            continue
         bare = text.removeprefix("whsec_")
         yield from _decoded(text)
         whole_text = Explanation(
@@ -248,13 +317,13 @@ def _keys(secrets: Sequence[str]) -> Iterator[_Candidate]:
             "Make the signer decode the part after 'whsec_' from base64, and sign with those"
             " bytes.",
         )
-        yield _Candidate(text.encode("utf-8", "replace"), (whole_text,))
+        yield _Key(hmac_matcher(text.encode("utf-8", "replace")), (whole_text,))
         bare_text = Explanation(
             f"The signer used secret {number} without its prefix as its key, but did not decode"
             " it.",
             "Make the signer decode that text from base64, and sign with those bytes.",
         )
-        yield _Candidate(bare.encode("utf-8", "replace"), (bare_text,))
+        yield _Key(hmac_matcher(bare.encode("utf-8", "replace")), (bare_text,))
         misspelt = Explanation(
             f"Secret {number} is right except for its spelling: quotes, spaces, another base64"
             " alphabet, or a missing piece of 'whsec_' or of the '=' at its end.",
@@ -268,36 +337,39 @@ def _keys(secrets: Sequence[str]) -> Iterator[_Candidate]:
                 yield from _decoded(f"whsec_{corrected}", misspelt)
 
 
-def _retired_keys(retired: Sequence[str]) -> Iterator[_Candidate]:
+def _retired_keys(retired: Sequence[str]) -> Iterator[_Key]:
     for secret in retired:
         yield from _decoded(
             secret,
             Explanation(
                 "The delivery is signed with a retired secret.",
-                "During a rotation configure both secrets, the new one first; after its 24 hours,"
+                "During a rotation configure both secrets, the new one first; after its end,"
                 " a delivery signed only with the old secret is not genuine.",
             ),
         )
 
 
-def _decoded(secret: str, *mistakes: Explanation) -> Iterator[_Candidate]:
+def _decoded(secret: str, *mistakes: Explanation) -> Iterator[_Key]:
     try:
-        yield _Candidate(decode_secret(secret), mistakes)
+        yield _Key(matcher(secret), mistakes)
     except SecretError:
         return
 
 
-def _ids(parsed: DeliveryHeaders, bodies: Sequence[_Candidate]) -> Iterator[_Candidate]:
+def _ids(
+    parsed: DeliveryHeaders, bodies: Sequence[_Candidate], prefix: str
+) -> Iterator[_Candidate]:
     message_id = parsed.message_id
     yield _Candidate(message_id.encode())
     if message_id != message_id.strip():
         spaced = Explanation(
-            "Spaces were added to webhook-id after it was signed.", "Pass the header on unchanged."
+            f"Spaces were added to {prefix}-id after it was signed.",
+            "Pass the header on unchanged.",
         )
         yield _Candidate(message_id.strip().encode(), (spaced,))
     replaced = Explanation(
-        "webhook-id was replaced: the signature is for the id in the body.",
-        "Pass webhook-id on unchanged.",
+        f"{prefix}-id was replaced: the signature is for the id in the body.",
+        f"Pass {prefix}-id on unchanged.",
     )
     for inner in dict.fromkeys(_id_in(body.value) for body in bodies):
         if inner is not None and inner != message_id:
@@ -311,7 +383,7 @@ def _id_in(body: bytes) -> str | None:
 
 
 def _bodies(body: bytes) -> list[_Candidate]:
-    """Return the body, and guesses at the original if one or two changes were made to it."""
+    """Return the body, and guesses at the original body before one or two usual changes."""
     candidates: dict[bytes, tuple[Explanation, ...]] = {body: ()}
     transported = list(_before_transport(body))
     rewritten = list(_rewritings(body))

@@ -1,4 +1,6 @@
-"""Traces and metrics for OpenTelemetry. Needs only its API; the application installs the SDK.
+"""Traces and metrics for OpenTelemetry.
+
+This module needs only OpenTelemetry's API; the application installs the SDK.
 
 The application's instrumentation starts the request's span; the observer adds the delivery and its
 answer as attributes. Each handler runs in a CONSUMER span with its own trace, because a handler can
@@ -260,7 +262,7 @@ class OpenTelemetryObserver(Observer):
 
 
 def _links(arrival: _Arrival | None) -> list[Link]:
-    """Return links to the request's span, and to the sender's span if that has another trace."""
+    """Return links to the request's span, and to the sender's span if it is in another trace."""
     if arrival is None:
         return []
     sender = _sent_from(arrival.headers)
@@ -271,7 +273,7 @@ def _links(arrival: _Arrival | None) -> list[Link]:
 
 
 def _sent_from(headers: RawHeaders) -> SpanContext:
-    """Return the span that ``traceparent`` names; without this header, an invalid span."""
+    """Return the span that ``traceparent`` names; an invalid span if the header is missing."""
     named = [_text(v) for name, v in header_pairs(headers) if _text(name).lower() == "traceparent"]
     carrier = {"traceparent": named[-1]} if named else {}
     found = _PROPAGATOR.extract(carrier, otel_context.Context())

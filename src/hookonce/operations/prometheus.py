@@ -29,7 +29,7 @@ from ..http.app import Message, Receive, Route, Scope, Send
 from ..logs import get_logger
 from ..outcome import Reason
 from ..receiver import Receiver
-from ..sender import TEST_TYPE
+from ..senders import publishing
 from ..stores.time_limit import within
 from ..watching.records import (
     BatchFlushed,
@@ -91,8 +91,8 @@ class PrometheusObserver(Observer):
     def know(self, receiver: Receiver) -> None:
         """Add a receiver: its event types become labels, and its store gets gauges.
 
-        Without this call only the service's own event types are labels. ``metrics_routes`` and
-        ``refreshing`` call it.
+        Without this call, only the event types of the default sender are labels, and only its test
+        events count as test events. ``metrics_routes`` and ``refreshing`` make this call.
         """
         self._receivers[receiver.endpoint] = receiver
 
@@ -178,17 +178,22 @@ class PrometheusObserver(Observer):
             self._sample(record, now)
 
     def _sample(self, record: DeliveryAnswered, now: float) -> None:
-        """Set the gauges of the latest answer."""
+        """Set the gauges that describe the latest answer."""
         metrics, endpoint, outcome = self._metrics, record.endpoint, record.outcome
         if record.verified is not None:
             metrics.last_match[endpoint, record.verified.secret_index].set(now)
             metrics.skew[endpoint,].set(record.verified.skew)
-        # A failed test event does not count toward disabling (interface, Events: Delivery
-        # behaviour). A request that is not a POST is not a delivery.
-        if record.event_type == TEST_TYPE or outcome.reason == Reason.METHOD_NOT_ALLOWED:
+        # Skip test events and requests other than POST. A failed test event does not count toward
+        # disabling (interface, Events: Delivery behaviour), and only a POST is a delivery.
+        if self._is_test(record) or outcome.reason == Reason.METHOD_NOT_ALLOWED:
             return
         latest = metrics.last_success if outcome.status < 300 else metrics.last_failure
         latest[endpoint,].set(now)
+
+    def _is_test(self, record: DeliveryAnswered) -> bool:
+        receiver = self._receivers.get(record.endpoint)
+        sender = publishing if receiver is None else receiver.sender
+        return record.event_type is not None and record.event_type == sender.rules.test_type
 
     def handler_finished(self, record: HandlerFinished) -> None:
         """Count and measure a handler that succeeded."""
@@ -257,9 +262,8 @@ class PrometheusObserver(Observer):
         if event_type in self._types:
             return event_type
         for receiver in self._receivers.values():
-            if event_type in EVENT_CLASSES or any(
-                event_type in handler.types or event_type in handler.classes
-                for handler in receiver.handlers
+            if event_type in receiver.event_types or any(
+                event_type in handler.types for handler in receiver.handlers
             ):
                 self._types.add(event_type)
                 return event_type
@@ -267,21 +271,22 @@ class PrometheusObserver(Observer):
 
 
 def write_files_of(writer: str) -> None:
-    """Let this process write its metrics into the files of ``writer``, and add to their counts.
+    """Let this process continue the counts in the metric files of ``writer``.
 
     Without this call each process has its own files in ``PROMETHEUS_MULTIPROC_DIR``. The files of
     ended processes stay, so that their counts stay in the sums, and each restart adds more files.
 
-    Call it before any metric is created.
+    Call this function before any metric is created.
 
     Args:
         writer: a name without an underscore; no other running process may use it.
     """
-    # A "live" gauge, which only the application can have, must not outlive its process.
-    mark_process_dead(writer)  # type: ignore[no-untyped-call]  # not annotated
+    # The process that used these files before has ended, so remove its "live" gauges. Only the
+    # application can have such gauges; hookonce has none.
+    mark_process_dead(writer)  # type: ignore[no-untyped-call]  # the library has no annotation
     own = os.getpid()
     # A process that is forked from this process gets its own files.
-    values.ValueClass = values.MultiProcessValue(  # type: ignore[no-untyped-call]  # not annotated
+    values.ValueClass = values.MultiProcessValue(  # type: ignore[no-untyped-call]  # the library has no annotation
         lambda: writer if os.getpid() == own else os.getpid()
     )
 
@@ -338,5 +343,5 @@ def _registry_to_show(registry: CollectorRegistry) -> CollectorRegistry:
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
         return registry
     every_process = CollectorRegistry()
-    MultiProcessCollector(every_process)  # type: ignore[no-untyped-call]  # not annotated
+    MultiProcessCollector(every_process)  # type: ignore[no-untyped-call]  # the library has no annotation
     return every_process

@@ -13,7 +13,7 @@ Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 
 class Children(dict[tuple[str | int, ...], Metric], Generic[Metric]):
-    """The children of a metric by label values, kept because ``labels()`` is slow.
+    """Caches the children of a metric by their label values, because ``labels()`` is slow.
 
     Children are kept for ever, so label values must come from bounded sets.
     """
@@ -27,8 +27,8 @@ class Children(dict[tuple[str | int, ...], Metric], Generic[Metric]):
         return child
 
 
-# The buckets are narrow below 10 s, where the answer budget ends and the sender gives up
-# (interface, Limits: Webhook answer time).
+# The buckets are narrow below 10 s: the answer budget ends at 8 s, and the default sender gives up
+# at 10 s.
 _ANSWER_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 7, 8, 9, 10)
 _HANDLER_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 _WAIT_BUCKETS = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 21600, 86400)
@@ -89,7 +89,7 @@ class Metrics:
         )
         self.answers: Children[Histogram] = histogram(
             "answer_duration_seconds",
-            "Time from a request to its answer; the sender gives up at 10 s.",
+            "Time from a request to its answer.",
             "endpoint",
             buckets=_ANSWER_BUCKETS,
         )

@@ -1,4 +1,4 @@
-"""``Receiver.expecting``: a program waits for an event that it has caused."""
+"""``Receiver.expecting`` lets a program wait for an event that it has caused."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _log = get_logger("hookonce.dispatch")
 E = TypeVar("E", bound=Event[Any])
 P = TypeVar("P")
 
-# A publication takes seconds to minutes, and each poll costs a request of the day's quota.
+# Poll rarely: a publication takes seconds to minutes, and each poll costs a request of the daily
+# quota.
 _POLL_SECONDS = 15.0
 
-# The event may arrive before the program begins to wait for it.
+# Accept events of the last minute too: an event may arrive before the program begins to wait.
 _EARLY_SECONDS = 60.0
 
 Poll: TypeAlias = Callable[[], Awaitable[P | None]]
@@ -110,7 +111,7 @@ class Expectation(Observer, Generic[E, P]):
         self._keep_if_expected(record.delivery)
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Check an answered delivery: it may have been verified before the block began."""
+        """Check an answered delivery, because it may have been verified before the block began."""
         if self._where is not None and record.event_type is not None and record.verified:
             self._keep_if_expected(record.verified)
 
@@ -130,7 +131,7 @@ class Expectation(Observer, Generic[E, P]):
         # The body is unreadable, so the receiver makes the event a dead letter.
         except PayloadError:
             return
-        except Exception as error:  # noqa: BLE001 - raised by `where`, for the waiting program
+        except Exception as error:  # noqa: BLE001 - `where` failed: `first` raises its error
             found = error
         # The receiver may run in another thread's event loop.
         self._loop.call_soon_threadsafe(self._keep, found)
@@ -163,7 +164,7 @@ class Expectation(Observer, Generic[E, P]):
         return found
 
     async def _wait(self) -> P | None:
-        """Wait until there is an event, or return the poll's result.
+        """Wait, and return the poll's result; return None as soon as there is an event.
 
         The event stays in the queue: if the caller is cancelled in the same turn of the event loop,
         an event that was taken out already would be lost.
@@ -195,7 +196,7 @@ class Expectation(Observer, Generic[E, P]):
         while True:
             try:
                 found = await poll()
-            # A failed poll is no failure of the block: the event may still come.
+            # A failed poll must not end the block: the event may still arrive.
             except WebhookError as error:
                 _log.warning("a poll for an expected event failed: %s", error)
                 found = None

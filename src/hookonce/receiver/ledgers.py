@@ -8,15 +8,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ..effects.ledger import AnyLedger, InFiles, InUse
-from ..effects.probe import check
-from ..errors import LedgerError
+from ..effects.ledger import AnyLedger, InFiles, InUse, finishes_events
+from ..effects.probe import check, shares_database
+from ..errors import LedgerError, StoreError
+from ..logs import get_logger
 from ..routing.handler import Handler
+from ..stores.finishes import FinishingStore
 from ..stores.paths import file_of_database, is_same_file
+from ..stores.protocols import Claims
 from ..stores.time_limit import OutOfTimeError, limited
+from ..stores.values import Claimed, delivery_key, new_token
 
-# A driver's pool may wait half a minute or longer for a connection.
+_log = get_logger("hookonce.effects")
+
+# Limit the check's duration: a driver's pool may wait half a minute or longer for a connection.
 _CHECK_SECONDS = 10.0
+_CHECK_ENDPOINT = "hookonce.check"
 
 OWN_FILE = "give the ledger another file than the store's"
 """The advice for a ledger in the store's file."""
@@ -59,7 +66,7 @@ async def check_ledgers(
 
 
 def shared_file_fault(ledger: AnyLedger[Any], store_file: Path | None) -> str | None:
-    """Return a message if a ledger is in the store's file, else None, without opening the file."""
+    """Return an error text if the ledger uses the store's file, else None; opens no file."""
     if store_file is None or not isinstance(ledger, InFiles):
         return None
     files = [file for name in ledger.databases if (file := file_of_database(name)) is not None]
@@ -69,6 +76,35 @@ def shared_file_fault(ledger: AnyLedger[Any], store_file: Path | None) -> str | 
         f"{type(ledger).__name__} is in the store's own file {store_file}, and two SQLite"
         " libraries in one process would damage the file"
     )
+
+
+async def ledgers_that_share(
+    handlers: Iterable[Handler], store: Claims
+) -> dict[int, AnyLedger[Any]]:
+    """Return the ledgers whose commits can finish events of the store; the key is ``id(ledger)``.
+
+    The store grants a claim for this check, and releases it afterwards. A ledger that finds the
+    claim is in the store's database.
+    """
+    ledgers = [ledger for ledger in ledgers_of(handlers) if finishes_events(ledger)]
+    if not ledgers or not isinstance(store, FinishingStore):
+        return {}
+    token = new_token()
+    key = delivery_key(_CHECK_ENDPOINT, token)
+    sharing: dict[int, AnyLedger[Any]] = {}
+    try:
+        claim = await store.claim(key, token, lease=_CHECK_SECONDS * len(ledgers))
+        if not isinstance(claim, Claimed):
+            return {}
+        finish = store.finish(claim, "check", frozenset())
+        for ledger in ledgers:
+            async with ledger.in_use() if isinstance(ledger, InUse) else nullcontext():
+                if await limited(_CHECK_SECONDS, shares_database(ledger, finish)):
+                    sharing[id(ledger)] = ledger
+        await store.release(claim, frozenset(), began=False)
+    except (StoreError, OutOfTimeError) as error:
+        _log.warning("could not find out which ledgers share the store's database: %s", error)
+    return sharing
 
 
 async def check_ledger(ledger: AnyLedger[Any], store_retention: float | None) -> None:

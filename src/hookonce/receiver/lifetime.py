@@ -1,4 +1,4 @@
-"""Opens the dependencies of a receiver for their first user, and closes them after the last.
+"""Opens the dependencies of a receiver for its first user, and closes them after the last user.
 
     user                    uses                   open in addition to the store
     an operator             ``opened``             nothing
@@ -20,10 +20,12 @@ from ..delivery.dependencies import Dependencies
 from ..delivery.ignored import IgnoredTypes
 from ..inbox.intake import InboxIntake
 from ..logs import event_fields, get_logger
+from ..routing.handler import Handler
 from ..routing.registration import Registration
+from ..stores.finishes import FinishingStore
 from ..stores.protocols import Openable
 from ..watching.activity import Reporter
-from .ledgers import check_ledgers, ledgers_in_use
+from .ledgers import check_ledgers, ledgers_in_use, ledgers_that_share
 from .workload import Workload
 
 _log = get_logger("hookonce.lease")
@@ -31,7 +33,7 @@ _log = get_logger("hookonce.lease")
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Lifetime:
-    """Opens the dependencies of a receiver for their first user, and closes them after the last.
+    """Opens the dependencies of a receiver for its first user, and closes them after the last user.
 
     Attributes:
         dependencies: the dependencies of the receiver.
@@ -54,6 +56,7 @@ class Lifetime:
     reporter: Reporter | None
     _users: int = 0
     _applications: int = 0
+    _prepared: tuple[Handler, ...] | None = None
     _ledgers: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @property
@@ -63,7 +66,7 @@ class Lifetime:
 
     @property
     def _handles(self) -> bool:
-        """Whether an application handles events, inside requests or by an embedded worker."""
+        """Whether the application handles events: inside requests, or by an embedded worker."""
         return self.intake is None or self.intake.embedded
 
     @asynccontextmanager
@@ -110,7 +113,7 @@ class Lifetime:
         self._applications -= 1
         try:
             if self._applications == 0:
-                self.attempts.refuse()
+                self.attempts.start_shutdown()
                 if self.intake is not None and self.intake.embedded:
                     await self._end_work(self.intake)
                 else:
@@ -153,14 +156,33 @@ class Lifetime:
                 await self._ledgers.aclose()
                 await self.store.aclose()
 
+    async def prepare(self) -> None:
+        """If the handlers have changed, build the event parser and check the ledgers.
+
+        Raises:
+            LedgerError: a ledger cannot record effects.
+            Exception: pydantic cannot build an event class.
+        """
+        handler_table = self.dependencies.handler_table
+        _ = handler_table.parser
+        if (handlers := handler_table.handlers) != self._prepared:
+            retention: float | None = getattr(self.store, "retention_seconds", None)
+            file: Path | None = getattr(self.store, "path", None)
+            await check_ledgers(handlers, retention, file)
+            await self._find_sharing(handlers)
+            self._prepared = handlers
+
+    async def _find_sharing(self, handlers: tuple[Handler, ...]) -> None:
+        store, sharing = self.dependencies.store, self.dependencies.sharing
+        sharing.ledgers = await ledgers_that_share(handlers, store)
+        sharing.store = store if isinstance(store, FinishingStore) else None
+
     async def _register(self) -> None:
         """Check the configuration before the first event arrives."""
-        handler_table = self.dependencies.handler_table
-        _ = handler_table.parser  # making the parser raises if pydantic cannot build an event class
-        retention: float | None = getattr(self.store, "retention_seconds", None)
-        file: Path | None = getattr(self.store, "path", None)
-        await self._ledgers.enter_async_context(ledgers_in_use(handler_table.handlers))
-        await check_ledgers(handler_table.handlers, retention, file)
+        handlers = self.dependencies.handler_table.handlers
+        await self._ledgers.enter_async_context(ledgers_in_use(handlers))
+        self._prepared = None  # check again: a ledger may have changed since the last use
+        await self.prepare()
         await self.registration.enter()
 
     async def _end_work(self, intake: InboxIntake) -> None:

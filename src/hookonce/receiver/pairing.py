@@ -1,4 +1,4 @@
-"""Finds the resource that caused a missed event, if no other resource fits by type and time.
+"""Finds the post or comment that a missed event is about, by type and time, if only one fits.
 
 The delivery log has no payloads, and a post or comment in the service does not name its event
 (interface, Endpoints). If several resources fit a gap, the gap stays open.
@@ -18,7 +18,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 class Found(NamedTuple, Generic[T]):
-    """A resource in the service whose event this receiver has not handled.
+    """A resource of the service, such as a comment, whose event this receiver has not handled.
 
     Attributes:
         item: the resource, for example a post's target or a comment.
@@ -62,7 +62,7 @@ def pair_by_time(gaps: Sequence[Gap], found: Sequence[Found[T]]) -> list[tuple[G
 def _groups(
     gaps: Sequence[Gap], found: Sequence[Found[T]]
 ) -> Iterator[tuple[list[Gap], list[Found[T]]]]:
-    """Yield the groups of gaps and resources that fit each other, directly or through others."""
+    """Yield the groups of gaps and resources that fit each other, directly or indirectly."""
     gaps_left, things_left = set(range(len(gaps))), set(range(len(found)))
     while gaps_left:
         group: set[int] = set()
@@ -83,7 +83,8 @@ def _groups(
 def _in_turn(gaps: Sequence[Gap], found: Sequence[Found[T]]) -> list[T] | None:
     """Return a resource for each gap, oldest gap first; None if a gap gets no resource.
 
-    Each gap gets the fitting resource with the earliest ``latest``: others may fit later gaps.
+    Each gap gets the fitting resource with the earliest ``latest``, because a resource with a later
+    ``latest`` may fit a later gap.
     """
     left, items = list(found), []
     for gap in gaps:

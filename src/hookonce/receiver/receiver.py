@@ -1,8 +1,9 @@
-"""``Receiver``, the class that users configure, mount and question."""
+"""``Receiver``, the class that users configure, mount and query."""
 
 from __future__ import annotations
 
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterator,
     Callable,
     Collection,
@@ -10,6 +11,7 @@ from collections.abc import (
     Coroutine,
     Iterable,
     Iterator,
+    Sequence,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from copy import copy as shallow_copy
@@ -23,6 +25,7 @@ from ..clock import Clock, span_seconds, system_clock, utc
 from ..delivery.limits import Limits
 from ..errors import shows_half_built
 from ..events import Event
+from ..events.writing import body_of
 from ..http.app import (
     DeliveryApp,
     Middleware,
@@ -37,26 +40,29 @@ from ..http.app import (
 from ..http.guard import app_path
 from ..http.health import Readiness, health_routes
 from ..inbox.dead_letters import DeadLetters
+from ..inbox.handled import HandledEvents
 from ..inbox.settings import Inbox
 from ..inbox.waiting import WaitingEvents
 from ..outcome import Outcome
 from ..routing.handler import is_async
 from ..routing.router import Router
+from ..senders.built_in import publishing
+from ..senders.sender import Sender
 from ..stores.protocols import Store
-from ..stores.reconciling import ReconcilingStore
 from ..stores.time_limit import within
 from ..stores.values import StoreStats
 from ..verification.headers import RawHeaders
 from ..verification.providers import FileSecrets
 from ..verification.secrets import SecretSource
-from ..verification.signature import DEFAULT_TOLERANCE, sign
+from ..verification.signature import sign
 from ..watching.disabling import FailureStreak
 from ..watching.records import DeliveryAnswered, Observer
 from ..watching.rotation import Rotation
 from ..watching.workers import WorkerReport
 from .expecting import Expectation, Poll
-from .reconcile import GapHook, Reconciliation, after_backfill, compare, with_accepted
+from .reconcile import GapHook, Reconciliation, accept, after_backfill, compare
 from .settings import Changes, HiddenSecrets, ReceiverSettings, opened_store
+from .trials import Kept, Trial
 from .wiring import Wiring
 
 if TYPE_CHECKING:
@@ -84,16 +90,21 @@ class Receiver(Router):
     its lifespan from ``lifespan``; the pipeline without HTTP is ``handle``.
 
     Args:
-        secrets: one ``whsec_`` secret, several (newest first), or a provider of them.
-        store: a store, or the URL of one: ``sqlite:///file.db``, ``redis://host`` or ``memory://``.
+        secrets: a ``whsec_`` secret or ``whpk_`` public key, several (newest first), or a provider.
+        store: a store, or the URL of one: ``sqlite:///file.db``,
+            ``postgresql://host/database``, ``redis://host`` or ``memory://``.
         endpoint: a name of letters, digits, ``_``, ``.`` and ``-``. An event is handled once for
             each endpoint name: two endpoints of one workspace receive the same event ids.
-        service: the prefix of the sender's own two headers; without it they are recognised by their
-            endings.
+        sender: who sends: a value of ``hookonce.senders``, or a ``Sender`` of your own.
         tolerance: how far a timestamp may be from the clock, in both directions: seconds or a
-            ``timedelta``.
-        retention: how long a handled event is remembered (seconds or a ``timedelta``), at least 26
-            hours; only for a store given as a URL.
+            ``timedelta``; by default the sender's tolerance.
+        retention: how long a handled event is remembered (seconds or a ``timedelta``), at least
+            as long as the sender delivers it again; only for a store given as a URL.
+        keep_handled: how long the store keeps the deliveries of handled events (seconds or a
+            ``timedelta``), so that a handler can run again on purpose; see ``handled``. By default
+            it keeps none.
+        keep_handled_bytes: the largest sum of the sizes of their bodies; the oldest are deleted
+            first. By default there is no limit.
         inbox: settings of the inbox: a delivery is stored durably and answered, and workers handle
             it. Without it handlers run inside the request.
         limits: time limits and sizes.
@@ -111,9 +122,11 @@ class Receiver(Router):
         secrets: SecretSource,
         store: Store | str = "sqlite:///hookonce.db",
         endpoint: str = "default",
-        service: str | None = None,
-        tolerance: float | timedelta = DEFAULT_TOLERANCE,
+        sender: Sender = publishing,
+        tolerance: float | timedelta | None = None,
         retention: float | timedelta | None = None,
+        keep_handled: float | timedelta | None = None,
+        keep_handled_bytes: int | None = None,
         inbox: Inbox | None = None,
         limits: Limits | None = None,
         clock: Clock = system_clock,
@@ -125,9 +138,11 @@ class Receiver(Router):
                 secrets=HiddenSecrets(secrets),
                 store=opened_store(store, retention, clock),
                 endpoint=endpoint,
-                service=service,
-                tolerance_seconds=span_seconds("tolerance", tolerance),
+                sender=sender,
+                tolerance=tolerance,
                 retention=retention,
+                keep_handled=keep_handled,
+                keep_handled_bytes=keep_handled_bytes,
                 inbox=inbox,
                 limits=Limits() if limits is None else limits,
                 clock=clock,
@@ -140,6 +155,7 @@ class Receiver(Router):
         self._assemble(settings, observers)
 
     def _assemble(self, settings: ReceiverSettings, observers: Iterable[Observer] = ()) -> None:
+        self._table.serve(settings.sender)
         self._wiring = Wiring(settings, self._table, observers)
         # Routes keep this application for ever, so it must call `handle`, which uses the current
         # wiring.
@@ -159,9 +175,9 @@ class Receiver(Router):
         return self._wiring.settings.store
 
     @property
-    def service(self) -> str | None:
-        """The prefix of the sender's own two headers, if it was given."""
-        return self._wiring.settings.service
+    def sender(self) -> Sender:
+        """The sender of the deliveries, with its rules."""
+        return self._wiring.settings.sender
 
     @property
     def limits(self) -> Limits:
@@ -170,7 +186,7 @@ class Receiver(Router):
 
     @property
     def tolerance_seconds(self) -> float:
-        """How far a timestamp may be from the clock, in both directions."""
+        """The largest allowed distance between a timestamp and the clock, in both directions."""
         return self._wiring.settings.tolerance_seconds
 
     @property
@@ -211,6 +227,16 @@ class Receiver(Router):
         return self._wiring.dead
 
     @property
+    def handled(self) -> HandledEvents:
+        """The handled events that are kept; AttributeError if this receiver keeps none."""
+        if self._wiring.handled is None:
+            raise AttributeError(
+                "this receiver keeps no handled events; give it"
+                " Receiver(keep_handled=timedelta(days=3))"
+            )
+        return self._wiring.handled
+
+    @property
     def rotation(self) -> Rotation | None:
         """The current rotation of the sender's secret, if deliveries show a rotation; else None."""
         return self._wiring.rotation.current
@@ -219,7 +245,7 @@ class Receiver(Router):
     def failing(self) -> FailureStreak | None:
         """The failed answers of this process since its last success; None after a success.
 
-        The sender disables an endpoint that fails for 72 hours, with at least 10 failed attempts.
+        The sender's rules say how long an endpoint may fail before the sender disables it.
         """
         return self._wiring.disabling.streak
 
@@ -245,7 +271,7 @@ class Receiver(Router):
         return self._wiring.settings.current_secrets()
 
     def copy(self, *, router: Router | None = None, **changes: Unpack[Changes]) -> Self:
-        """Return a receiver with the same handlers, and with the settings that are given here.
+        """Return a receiver with the same handlers and settings, except the settings given here.
 
         For a test of a receiver that was configured for production::
 
@@ -260,7 +286,8 @@ class Receiver(Router):
         Args:
             router: a router whose handlers and error hooks replace the original's.
             changes: new values for arguments of the constructor: ``secrets``, ``store``,
-                ``endpoint``, ``service``, ``tolerance``, ``inbox``, ``limits`` and ``clock``.
+                ``endpoint``, ``sender``, ``tolerance``, ``keep_handled``, ``keep_handled_bytes``,
+                ``inbox``, ``limits`` and ``clock``.
                 Without ``store`` both receivers share one store, so an event that one of them has
                 handled is handled for the other too. A store given as a URL uses the copy's clock.
 
@@ -295,7 +322,7 @@ class Receiver(Router):
         return self._wiring.pipeline.handle(body, headers, started=started)
 
     def observe(self, observer: Observer, *, of: Container[str] | None = None) -> None:
-        """Notify an observer of every step from now on, like those passed to the constructor.
+        """Notify this observer of every step from now on, like an observer of the constructor.
 
         Args:
             observer: the observer to notify.
@@ -416,12 +443,13 @@ class Receiver(Router):
             client: the client of the service, with an admin's key.
             webhook_id: the service's id of this endpoint.
             since: how far back to look: a time with an offset, or a time span before now. By
-                default the whole log, 14 days.
+                default the whole log; 14 days for the publishing service.
 
         Raises:
             ClientError: the service does not return its log.
             StoreError: the store cannot be read.
-            ValueError: ``since`` has no offset, or does not lie in the past.
+            ValueError: ``since`` has no offset, or does not lie in the past; or the sender's rules
+                do not say how long it keeps its log.
         """
         await self._wiring.ignored.write()
         found = await compare(
@@ -429,9 +457,10 @@ class Receiver(Router):
             webhook_id,
             store=self.store,
             endpoint=self.endpoint,
-            has_handler=self._has_handler,
+            has_handler=lambda event_type: bool(self._table.of_type(event_type)),
             since=since,
             clock=self.clock,
+            rules=self.sender.rules,
         )
         return await after_backfill(
             found, client, self._gap_hooks, store=self.store, endpoint=self.endpoint
@@ -458,28 +487,7 @@ class Receiver(Router):
             ValueError: an id is not the id of a gap; nothing was recorded.
             StoreError: the store has recorded none or only some of the gaps.
         """
-        if isinstance(event_ids, str):
-            raise TypeError("event_ids takes a list of ids, such as ['evt_1'], not one text")
-        store = self.store
-        if not isinstance(store, ReconcilingStore):
-            raise TypeError(
-                f"{type(store).__name__} cannot remember accepted gaps: it lacks the methods of"
-                " hookonce.stores.reconciling.ReconcilingStore"
-            )
-        gaps = [gap.event_id for gap in found.gaps]
-        chosen = gaps if event_ids is None else list(dict.fromkeys(event_ids))
-        settled = {gap.event_id for gap in (*found.accepted, *found.backfilled)}
-        strange = [event_id for event_id in chosen if event_id not in {*gaps, *settled}]
-        if strange:
-            raise ValueError(f"no gap here, so nothing was accepted: {', '.join(strange)}")
-        left = [event_id for event_id in chosen if event_id not in settled]
-        if left:
-            await store.accept(self.endpoint, left)
-        return with_accepted(found, left)
-
-    def _has_handler(self, event_type: str) -> bool:
-        known = event_type in self._table.parser.classes
-        return any(handler.wants(event_type, known=known) for handler in self.handlers)
+        return await accept(found, event_ids, store=self.store, endpoint=self.endpoint)
 
     async def backfill(self, event: Event[Any]) -> Outcome:
         """Process a missed event as if the sender had delivered it now.
@@ -492,11 +500,12 @@ class Receiver(Router):
             event: the missed event, built from the service's resources; its id is the gap's id.
 
         Raises:
-            SecretError: a secret cannot be used, or there is none.
+            TypeError: the sender's envelope has a function, so no body can be written for it.
         """
-        body = event.model_dump_json().encode()
-        headers = sign(self.current_secrets()[0], event.id, body, timestamp=int(self.clock()))
-        return await self._wiring.pipeline.handle(body, headers, is_backfill=True)
+        wiring, body = self._wiring, body_of(event, self.sender.envelope)
+        timestamp = int(self.clock())
+        headers = sign(wiring.own_secret, event.id, body, sender=self.sender, timestamp=timestamp)
+        return await wiring.backfills.handle(body, headers, is_backfill=True)
 
     async def idle(self, seconds: float | timedelta) -> bool:
         """Wait up to ``seconds`` for all handlers to end; return whether all have ended.
@@ -504,7 +513,58 @@ class Receiver(Router):
         Raises:
             ValueError: the time span is negative or not finite.
         """
-        return await self._wiring.attempts.idle(span_seconds("seconds", seconds))
+        return await self._wiring.attempts.wait_until_idle(span_seconds("seconds", seconds))
+
+    def try_out(
+        self,
+        handler: str,
+        *,
+        event_type: str | None = None,
+        since: float | datetime | None = None,
+        where: str | Sequence[str] = (),
+        kept: Kept | None = None,
+        for_real: bool = False,
+    ) -> AsyncGenerator[Trial, None]:
+        """Run a handler on real events, one after the other, and roll its transactions back.
+
+        It shows what a changed handler would do before you deploy it. The events are the dead
+        letters and the handled events that the store keeps. The handler runs within its ledger, in
+        a transaction that is always rolled back; afterwards, another transaction proves that
+        nothing was committed. Only that transaction is rolled back: a request to another service
+        is sent for real. The handler sees ``context.is_replay``. A handler that ends its
+        transaction itself is tried with no other event.
+
+        No trial changes the state of an event, a record of the ledger or a watermark. ``latest_by``
+        skips nothing. ``serial_by`` holds. The receiver must be open::
+
+            async with receiver.opened():
+                async for trial in receiver.try_out("book"):
+                    assert trial.error is None
+
+        Args:
+            handler: the name of the handler.
+            event_type: only events of this type.
+            since: only events that were handled, or became dead letters, at this time or later: an
+                aware ``datetime`` or Unix seconds.
+            where: only events whose body meets all these conditions, as in ``DeadLetters.list``.
+            kept: only handled events, or only dead letters.
+            for_real: run a handler that has no ledger: its effects happen.
+
+        Raises:
+            LedgerError: the ledger cannot record effects, or does not roll back.
+            LookupError: there is no such handler.
+            StoreError: the store cannot be read.
+            ValueError: the handler has no ledger, or has one and ``for_real`` is set; or a
+                condition cannot be read.
+        """
+        return self._wiring.trials.run(
+            handler,
+            event_type=event_type,
+            since=since,
+            where=where,
+            kept=kept,
+            for_real=for_real,
+        )
 
     def routes(self, path: str, *, middleware: Iterable[Middleware] = ()) -> list[Route]:
         """Return routes for a Starlette or FastAPI application.
@@ -556,11 +616,11 @@ class Receiver(Router):
         return await self._wiring.readiness.recent()
 
     async def check(self) -> Readiness:
-        """Check whether the receiver can accept deliveries now; the result says why not."""
+        """Check whether the receiver can accept deliveries now; if not, the result says why."""
         return await self._wiring.readiness.now()
 
     @asynccontextmanager
-    async def lifespan(self, app: object = None) -> AsyncIterator[None]:  # noqa: ARG002 - passed by frameworks
+    async def lifespan(self, app: object = None) -> AsyncIterator[None]:  # noqa: ARG002 - frameworks pass this argument
         """Open the store; at the end drain running handlers, release other events, and close.
 
         Pass it as the lifespan of the application that has the routes. Without a lifespan the store
@@ -625,7 +685,7 @@ def secrets_files(receiver: Receiver) -> tuple[Path, ...]:
 
 
 def note_unread(receiver: Receiver, outcome: Outcome, seconds: float) -> None:
-    """Notify a receiver's observers of a request that was answered without reading its body.
+    """Notify a receiver's observers of the answer to a request whose body was not read.
 
     Args:
         receiver: the receiver that the request was for.
@@ -637,10 +697,10 @@ def note_unread(receiver: Receiver, outcome: Outcome, seconds: float) -> None:
 
 @contextmanager
 def replaced(receiver: Receiver, other: Receiver) -> Iterator[None]:
-    """Replace a receiver by another one while the block lasts, wherever it is mounted.
+    """Replace a receiver by another receiver while the block lasts, wherever it is mounted.
 
     The application's lifespan then opens the other receiver, and its routes call the other
-    receiver; the store of the first stays closed. Neither receiver may be in use before.
+    receiver; the first receiver's store stays closed. Neither receiver may be in use before.
     """
     own, receiver._wiring = receiver._wiring, other._wiring
     try:

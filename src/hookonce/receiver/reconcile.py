@@ -1,6 +1,8 @@
 """Finds missed events: compares the sender's delivery log with the store.
 
-The log lists each delivery of the last 14 days, without payloads (interface, Endpoints: Webhooks).
+The log lists each delivery of the last days, 14 for the publishing service, without payloads
+(interface, Endpoints: Webhooks). A sender that does not say how long it keeps its log has no log to
+rely on: an event that the log does not list may have been dropped from it.
 
     the store says      the sender says            the event is
     done                anything                   handled
@@ -32,8 +34,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from ..clock import Clock, utc
 from ..logs import get_logger
 from ..resources import WebhookDelivery, WebhookEndpoint
-from ..sender import ANSWER_SECONDS, LOG_SECONDS
-from ..stores.protocols import Reports
+from ..senders import Rules
+from ..stores.protocols import Reports, Store
 from ..stores.reconciling import ReconcilingStore, Span
 from ..stores.values import Known
 
@@ -43,7 +45,7 @@ if TYPE_CHECKING:  # at run time the import would need httpx2, which is optional
 
 _log = get_logger("hookonce")
 
-# An event counts as backfilled if it is handled, or stored in the inbox, which loses nothing.
+# The states of an event after its backfill: handled, or stored in the inbox, which loses no event.
 _BACKFILLED = {Known.DONE, Known.WAITING}
 
 _PENDING = "pending"
@@ -66,7 +68,7 @@ class Verdict(StrEnum):
 
 
 class Why(StrEnum):
-    """Why an event is a gap."""
+    """The reason why an event is a gap."""
 
     UNKNOWN_HERE = "unknown_here"
     """The receiver answered 2xx, but the store does not know the event as handled: the store has
@@ -147,6 +149,7 @@ async def compare(
     has_handler: Callable[[str], bool],
     since: datetime | timedelta | None,
     clock: Clock,
+    rules: Rules,
 ) -> Reconciliation:
     """Compare an endpoint's delivery log with the store.
 
@@ -160,14 +163,15 @@ async def compare(
         has_handler: returns whether a handler is registered for a type.
         since: how far back to look; see ``Receiver.reconcile``.
         clock: returns Unix time in seconds.
+        rules: by which rules the sender delivers, and how long it keeps its log.
 
     Raises:
         ClientError: the service does not return its log.
         StoreError: the store cannot be read.
-        ValueError: ``since`` has no offset, or does not lie in the past.
+        ValueError: see ``beginning``.
     """
     now = utc(clock())
-    start = beginning(since, now=now)
+    start = beginning(since, now=now, rules=rules)
     remembered_since = datetime.min.replace(tzinfo=UTC)
     retention = getattr(store, "retention_seconds", None)
     if retention is not None:
@@ -199,7 +203,7 @@ async def compare(
             judged[delivery.event_id] = delivery, verdict
         seen.update(judged)
         open_gaps = [one for one, verdict in judged.values() if isinstance(verdict, Why)]
-        excused = await _excused(store, endpoint, open_gaps, known)
+        excused = await _excused(store, endpoint, open_gaps, known, rules.patience_seconds)
         for delivery, verdict in judged.values():
             created_at, event_type = delivery.created_at, delivery.event_type
             counted = excused.get(delivery.event_id, verdict)
@@ -232,18 +236,25 @@ async def compare(
     )
 
 
-def beginning(since: datetime | timedelta | None, *, now: datetime) -> datetime:
+def beginning(since: datetime | timedelta | None, *, now: datetime, rules: Rules) -> datetime:
     """Return the time at which the comparison begins.
 
     Args:
         since: a time with an offset, or a time span before now; None for the whole log.
         now: the present.
+        rules: by which rules the sender delivers.
 
     Raises:
         ValueError: ``since`` has no offset, or does not lie in the past. A comparison that begins
-            in the future would compare nothing, and so report no gap.
+            in the future would compare nothing, and so report no gap. Or the rules do not say how
+            long the sender keeps its log.
     """
-    reach = timedelta(seconds=LOG_SECONDS)
+    if rules.log_seconds is None:
+        raise ValueError(
+            "the sender does not say how long it keeps its log of deliveries, so a comparison could"
+            " miss events; if you know it, give the sender's Rules log_seconds=…"
+        )
+    reach = timedelta(seconds=rules.log_seconds)
     if isinstance(since, datetime):
         if since.tzinfo is None:
             raise ValueError("since takes a time with an offset, such as datetime.now(UTC)")
@@ -295,14 +306,19 @@ def _judged(delivery: WebhookDelivery, known: Known | None) -> Verdict | Why:
             return Verdict.WAITING
     if delivery.delivered_at is not None:
         return Why.UNKNOWN_HERE
-    # While an attempt runs, `next_attempt_at` is None, but the status is still `pending`.
+    # While an attempt runs, `next_attempt_at` is None: only the status `pending` shows that the
+    # sender has not given up.
     if delivery.next_attempt_at is not None or delivery.status == _PENDING:
         return Verdict.RETRYING
     return Why.FAILED_AT_SENDER
 
 
 async def _excused(
-    store: Reports, endpoint: str, gaps: Sequence[WebhookDelivery], known: Mapping[str, Known]
+    store: Reports,
+    endpoint: str,
+    gaps: Sequence[WebhookDelivery],
+    known: Mapping[str, Known],
+    patience_seconds: float,
 ) -> dict[str, Verdict]:
     """Return the verdict of each gap that the store's records excuse: accepted or ignored."""
     if not gaps or not isinstance(store, ReconcilingStore):
@@ -314,23 +330,46 @@ async def _excused(
     return dict.fromkeys(accepted, Verdict.ACCEPTED) | {
         gap.event_id: Verdict.IGNORED
         for gap in left
-        if _was_ignored(gap, spans.get(gap.event_type, ()))
+        if _was_ignored(gap, spans.get(gap.event_type, ()), patience_seconds)
     }
 
 
-def _was_ignored(delivery: WebhookDelivery, spans: Sequence[Span]) -> bool:
+def _was_ignored(delivery: WebhookDelivery, spans: Sequence[Span], patience_seconds: float) -> bool:
     """Return whether an event was delivered while its type was ignored.
 
-    A span ends when the last ignored delivery arrives; the sender notes the answer up to 10 s later
-    (interface, Limits).
+    A span ends when the last ignored delivery arrives. The sender notes the answer later: at most
+    by the time for which the sender waits for an answer.
     """
     if delivery.delivered_at is None:
         return False
     at = delivery.delivered_at.timestamp()
-    return any(span.first_unix <= at <= span.last_unix + ANSWER_SECONDS for span in spans)
+    return any(span.first_unix <= at <= span.last_unix + patience_seconds for span in spans)
 
 
-def with_accepted(found: Reconciliation, event_ids: Collection[str]) -> Reconciliation:
+async def accept(
+    found: Reconciliation, event_ids: Collection[str] | None, *, store: Store, endpoint: str
+) -> Reconciliation:
+    """Record gaps as accepted; see ``Receiver.accept_gaps``."""
+    if isinstance(event_ids, str):
+        raise TypeError("event_ids takes a list of ids, such as ['evt_1'], not one text")
+    if not isinstance(store, ReconcilingStore):
+        raise TypeError(
+            f"{type(store).__name__} cannot remember accepted gaps: it lacks the methods of"
+            " hookonce.stores.reconciling.ReconcilingStore"
+        )
+    gaps = [gap.event_id for gap in found.gaps]
+    chosen = gaps if event_ids is None else list(dict.fromkeys(event_ids))
+    settled = {gap.event_id for gap in (*found.accepted, *found.backfilled)}
+    strange = [event_id for event_id in chosen if event_id not in {*gaps, *settled}]
+    if strange:
+        raise ValueError(f"no gap here, so nothing was accepted: {', '.join(strange)}")
+    left = [event_id for event_id in chosen if event_id not in settled]
+    if left:
+        await store.accept(endpoint, left)
+    return _with_accepted(found, left)
+
+
+def _with_accepted(found: Reconciliation, event_ids: Collection[str]) -> Reconciliation:
     """Return the reconciliation with these gaps accepted."""
     taken = tuple(gap for gap in found.gaps if gap.event_id in event_ids)
     gaps = tuple(gap for gap in found.gaps if gap.event_id not in event_ids)

@@ -27,7 +27,11 @@ class Context:
         delivery_attempt: the sender's number of the attempt, from 1; only a hint, because it is
             unsigned. None if the sender sent none, and always for an event from the inbox.
         last_chance: whether the event becomes a dead letter if this attempt fails.
-        is_replay: whether an operator replays a dead letter.
+        is_replay: whether an operator replays a dead letter or a handled event.
+        generation: the number of the replay of a handled event, which repeats the handler's effect
+            on purpose: a ledger records the effect once for each generation. 0 otherwise.
+        late: whether ``latest_by`` lets this replay run even if a newer event has succeeded.
+        new_key: whether the idempotency key of this replay differs from that of earlier runs.
         received_unix: when the delivery arrived, in Unix seconds.
         body: the raw bytes that were signed.
     """
@@ -43,32 +47,40 @@ class Context:
     is_replay: bool
     received_unix: float
     body: bytes = field(repr=False)
+    generation: int = 0
+    late: bool = False
+    new_key: bool = False
     _is_within: bool = field(default=False, repr=False)  # whether a ledger records the effect
 
     @property
     def received_at(self) -> datetime:
-        """When the delivery arrived, as an aware UTC ``datetime``."""
+        """The time at which the delivery arrived, as an aware UTC ``datetime``."""
         return utc(self.received_unix)
 
     @property
     def idempotency_key(self) -> str:
         """An idempotency key for APIs that you call; the same for every attempt of this handler.
 
+        A replay with ``new_key`` has another key, which is the same for its attempts.
+
         If the process crashes after an effect but before the store records it, the handler runs
         again. By this key a payment provider or a database recognises the repeated effect.
         """
-        # Colons separate the parts: with an unescaped colon in the id, two effects could get one
-        # key.
+        # Colons separate the parts. If the id contained an unescaped colon, two effects could get
+        # the same key.
         event_id = self.event_id.replace("%", "%25").replace(":", "%3A")
+        if self.new_key:
+            # The key stays unique, because a webhook-id contains no full stop.
+            event_id = f"{event_id}.{self.generation}"
         return f"{self.endpoint}:{event_id}:{self.handler}"
 
     @property
     def effect(self) -> Effect:
         """The row that a ledger records for this handler and event."""
-        return Effect(self.endpoint, self.event_id, self.handler)
+        return Effect(self.endpoint, self.event_id, self.handler, self.generation)
 
     async def record_in(self, connection: object, *, table: str = TABLE) -> None:
-        """Record this handler's effect in your own transaction; the commit makes it done.
+        """Record this handler's effect in your own transaction, whose commit finishes the handler.
 
         Call it first in the transaction, so that a second attempt waits for the first::
 

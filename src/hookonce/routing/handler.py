@@ -14,8 +14,8 @@ from types import UnionType
 from typing import Any, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 from ..effects.ledger import AnyLedger
+from ..effects.trial import RolledBack
 from ..events import Event, EventClass
-from ..sender import TEST_TYPE
 from .context import Context
 from .keyed import Keyed
 
@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class HandlerDecorator(Protocol[E, L_co]):
-    """Decorator that registers a handler, which may take a context, and returns it unchanged.
+    """A decorator that registers a handler and returns it unchanged. A handler may take a context.
 
     With ``within=`` the handler's arguments are the event, the transaction and optionally the
     context.
@@ -67,6 +67,8 @@ class Handler:
         ledger: the ledger that records the handler's effects; None without ``within=``. With a
             ledger the function takes the context and begins the transaction itself.
         keyed: the handler's key function; None if it has none.
+        needs_time: whether the handler compares the times of events, because of ``latest_by``.
+        roll_back: runs the handler in a transaction that is rolled back; None without a ledger.
     """
 
     name: str
@@ -80,15 +82,17 @@ class Handler:
     written: tuple[str, ...] = ()
     ledger: AnyLedger[Any] | None = None
     keyed: Keyed | None = None
+    needs_time: bool = False
+    roll_back: Callable[[Event[Any], Context, RolledBack], Any] | None = None
 
-    def wants(self, event_type: str, *, known: bool) -> bool:
+    def wants(self, event_type: str, *, known: bool, test_type: str | None) -> bool:
         """Return whether an event of this type is for this handler.
 
         A pattern never matches test events, so that test traffic does not run business code.
         """
         if event_type in self.types:
             return True
-        if event_type == TEST_TYPE:
+        if event_type == test_type:
             return False
         if self.for_unknown and not known:
             return True
@@ -111,7 +115,7 @@ class ErrorHook:
 
 
 def stable_name(function: Callable[..., Any], name: str | None) -> str:
-    """Return the name under which a handler's success is remembered, or raise ValueError."""
+    """Return the name under which the store remembers a handler's success, or raise ValueError."""
     if name is not None:
         if not name or not name.isprintable():
             raise ValueError("a handler's name must be printable text")
@@ -128,8 +132,9 @@ def stable_name(function: Callable[..., Any], name: str | None) -> str:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Return whether a function is async; other functions run in a thread."""
-    # A plain wrapper around an async function runs in a thread; its result is awaited afterwards.
-    call = getattr(function, "__call__", None)  # noqa: B004 - inspected, not called
+    # A plain function that returns a coroutine also runs in a thread; the caller awaits the
+    # coroutine.
+    call = getattr(function, "__call__", None)  # noqa: B004 - the code inspects `__call__`, and does not call it
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
@@ -157,7 +162,7 @@ def takes_context(function: Callable[..., Any], *given: str) -> bool:
 
 def _check_no_generator(function: Callable[..., Any]) -> None:
     """Refuse a generator function, because a call would not run its body."""
-    call = getattr(function, "__call__", None)  # noqa: B004 - inspected, not called
+    call = getattr(function, "__call__", None)  # noqa: B004 - the code inspects `__call__`, and does not call it
     for candidate in (function, inspect.unwrap(function), call):
         if inspect.isgeneratorfunction(candidate) or inspect.isasyncgenfunction(candidate):
             raise TypeError(

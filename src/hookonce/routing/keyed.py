@@ -109,7 +109,7 @@ def keyed_by(options: HandlerOptions[Any, Any]) -> Keyed | None:
     function = serial_by if latest_by is None else latest_by
     if function is None:
         return None
-    call = getattr(function, "__call__", None)  # noqa: B004 - inspected, not called
+    call = getattr(function, "__call__", None)  # noqa: B004 - the code inspects `__call__`, and does not call it
     if not callable(function) or any(map(inspect.iscoroutinefunction, (function, call))):
         raise TypeError(
             "a key function is a plain function of the event, such as lambda event: event.data.id,"
@@ -119,14 +119,20 @@ def keyed_by(options: HandlerOptions[Any, Any]) -> Keyed | None:
 
 
 def watermark_of(event: Event[Any]) -> Watermark:
-    """Return the watermark of an event: its creation time and its id."""
+    """Return the watermark of an event: its creation time and its id.
+
+    Raises:
+        TypeError: the event has no time; registration refuses ``latest_by`` for such a sender.
+    """
+    if event.created_at is None:
+        raise TypeError("latest_by needs created_at, and the event has none")
     return Watermark((event.created_at - _EPOCH) // timedelta(microseconds=1), event.id)
 
 
 def _bounded(key: str) -> str:
     # PostgreSQL rejects NUL, no database accepts a lone surrogate, and MySQL ignores spaces at the
-    # end. A key that looks like a digest is replaced by its own digest too. Otherwise a user could
-    # choose the digest of another user's name as a name, and share that user's key.
+    # end. A key that looks like a digest is replaced by its own digest too. Otherwise a user whose
+    # name is the key could choose the digest of another user's name, and share that user's key.
     is_plain = len(key) <= _MOST_CHARACTERS and key.isprintable() and not key.endswith(" ")
     if is_plain and not key.startswith(_DIGEST):
         return key

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-
-from ..events import EVENT_CLASSES
-from ..sender import TEST_TYPE
+from collections.abc import Collection, Iterable
 
 _SEGMENT = r"[^\s.*]+"
 _TYPE = re.compile(rf"{_SEGMENT}(?:\.{_SEGMENT})*")
@@ -29,7 +26,7 @@ def type_string(text: str) -> str:
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Return a pattern as a regular expression; ValueError if it can match nothing."""
+    """Return a pattern as a regular expression; ValueError if no event type can match it."""
     segments = text.split(".")
     if any(segment != "*" and re.fullmatch(_SEGMENT, segment) is None for segment in segments):
         raise ValueError(
@@ -39,10 +36,21 @@ def pattern_of(text: str) -> re.Pattern[str]:
     parts = [_SEGMENT if segment == "*" else re.escape(segment) for segment in segments]
     if segments[-1] == "*":
         parts[-1] = rf"{_SEGMENT}(?:\.{_SEGMENT})*"
-    pattern = re.compile(r"\.".join(parts))
-    if [name for name in EVENT_CLASSES if pattern.fullmatch(name)] == [TEST_TYPE]:
+    return re.compile(r"\.".join(parts))
+
+
+def check_is_no_test(text: str, known: Collection[str], test_type: str | None) -> None:
+    """Raise ValueError if a pattern is meant for the test event, which no pattern matches.
+
+    Args:
+        text: the pattern.
+        known: the event types that are known of the sender; if the test event is the only one, the
+            pattern may be meant for types that are not known.
+        test_type: the type of the sender's test event, if there is one.
+    """
+    pattern = pattern_of(text)
+    if len(known) > 1 and [name for name in known if pattern.fullmatch(name)] == [test_type]:
         raise ValueError(
-            f"the pattern {text!r} can match nothing: no pattern matches {TEST_TYPE!r}, so that"
+            f"the pattern {text!r} can match nothing: no pattern matches {test_type!r}, so that"
             " tests do not run business code; register for its name or class"
         )
-    return pattern

@@ -1,4 +1,4 @@
-"""Detects two applications under one endpoint: an error in one process, else a warning."""
+"""Detects two applications under one endpoint: in one process that is an error, else a warning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .handler import Handler
 
 _log = get_logger("hookonce")
 
-# A readiness probe may come every second, and each registration is a write to the store.
+# Limit how often the store is asked: a readiness probe may come every second, and each registration
+# writes to the store.
 _PAUSE_SECONDS = 60.0
 
 

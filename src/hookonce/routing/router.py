@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from ..effects.ledger import AnyLedger
 from ..events import (
-    EVENT_CLASSES,
     ChannelDisconnected,
     ChannelUnhealthy,
     CommentReceived,
@@ -25,6 +24,8 @@ from ..events import (
     event_types_of,
 )
 from ..logs import get_logger
+from ..senders import Sender
+from ..senders.sender import check_sender
 from .handler import (
     ErrorHook,
     Handler,
@@ -38,7 +39,7 @@ from .handler import (
     takes_context,
 )
 from .keyed import HandlerOptions, Keyed, keyed_by
-from .patterns import meets_any, pattern_of, type_string
+from .patterns import check_is_no_test, meets_any, pattern_of, type_string
 from .table import HandlerTable
 from .within import within_ledger
 
@@ -61,15 +62,25 @@ class Router:
         handlers: the first handlers, such as those of another router, perhaps each changed with
             ``dataclasses.replace``, for example to measure its calls.
         error_hooks: functions that ``on_error`` has registered elsewhere.
+        sender: whose events the handlers are for. Without it, annotations and patterns are checked
+            as for the default sender, and the handlers are checked against the sender of the
+            receiver that includes the router.
 
     Raises:
-        ValueError: two handlers have one name, or two unrelated classes for one event type.
+        ValueError: two handlers have one name, or two unrelated classes for one event type; or a
+            handler does not fit the sender.
     """
 
     def __init__(
-        self, handlers: Iterable[Handler] = (), error_hooks: Iterable[ErrorHook] = ()
+        self,
+        handlers: Iterable[Handler] = (),
+        error_hooks: Iterable[ErrorHook] = (),
+        *,
+        sender: Sender | None = None,
     ) -> None:
-        self._table = HandlerTable(handlers, error_hooks)
+        if sender is not None:
+            check_sender(sender)
+        self._table = HandlerTable(handlers, error_hooks, sender)
         self._included_by: list[Router] = []
 
     @property
@@ -81,6 +92,11 @@ class Router:
     def error_hooks(self) -> tuple[ErrorHook, ...]:
         """Every function registered with ``on_error``."""
         return self._table.error_hooks
+
+    @property
+    def event_types(self) -> frozenset[str]:
+        """The event types that have a class: a class of the sender, or a class of a handler."""
+        return frozenset(self._table.known)
 
     @property
     def is_included(self) -> bool:
@@ -182,8 +198,8 @@ class Router:
 
         Raises:
             TypeError: the function cannot be called as a handler of these events.
-            ValueError: the name is taken, a pattern can match nothing, or options contradict each
-                other.
+            ValueError: the name is taken, a pattern can match nothing, options contradict each
+                other, or ``latest_by`` is given for a sender whose bodies have no time.
         """
         if not events:
             raise TypeError("on() takes at least one event class, type string or pattern")
@@ -200,6 +216,7 @@ class Router:
                 continue
             if "*" in wanted:
                 patterns.append(pattern_of(wanted))
+                check_is_no_test(wanted, self._table.known, self._table.test_type)
             else:
                 types.setdefault(type_string(wanted), None)
             self._warn_of_misspelling(wanted)
@@ -273,8 +290,9 @@ class Router:
         for cls in annotated:
             with suppress(TypeError):  # a base of several event classes names no type
                 own |= dict.fromkeys(event_types_of(cls), cls)
-        known = {**EVENT_CLASSES, **self._table.classes, **own}
-        matched = [name for name in known if handler.wants(name, known=True)]
+        known = {**self._table.known, **own}
+        test_type = self._table.test_type
+        matched = [name for name in known if handler.wants(name, known=True, test_type=test_type)]
         expected = {name: known.get(name, UnknownEvent) for name in [*handler.types, *matched]}
         expected |= handler.classes
         check_annotation(handler.function, annotated, expected)
@@ -284,9 +302,12 @@ class Router:
         return {**handler.classes, **{name: expected[name] for name in asked_for}}
 
     def _warn_of_misspelling(self, wanted: str) -> None:
-        """Log a warning if no known type matches: the type may be new, or misspelt."""
-        known = [*EVENT_CLASSES, *self._table.classes]
-        if meets_any(wanted, known):
+        """Log a warning if no known type matches: the type may be new, or misspelt.
+
+        If the sender names no types, nothing is known about them.
+        """
+        known = self._table.known
+        if meets_any(wanted, known) or not self._table.sender_names_types:
             return
         likely = get_close_matches(wanted.lower().removesuffix(".*"), known, n=1, cutoff=0.5)
         _log.warning(
@@ -296,10 +317,11 @@ class Router:
         )
 
     def include(self, other: Router) -> None:
-        """Add the handlers of another router, including those that it registers later.
+        """Add the handlers of another router, including handlers that it registers later.
 
         Raises:
-            ValueError: a name is taken, or one router includes the other already.
+            ValueError: a name is taken, one router includes the other already, or a handler does
+                not fit the receiver's sender.
         """
         if other in self._lineage():
             raise ValueError("a router cannot include itself")
@@ -332,11 +354,23 @@ def _handler(
 ) -> Handler:
     """Check a user's function, and return a handler that has no event types yet."""
     name, ledger = stable_name(function, options.get("name")), options.get("within")
+    latest = keyed if keyed is not None and keyed.is_latest else None
+    needs_time = latest is not None
     if ledger is None:
         with_context = takes_context(function, "event")
-        return Handler(name, function, is_async(function), with_context, keyed=keyed)
+        return Handler(
+            name, function, is_async(function), with_context, keyed=keyed, needs_time=needs_time
+        )
     # The ledger has a watermark of its own for `latest_by`, so the handler needs no key lock.
-    latest = keyed if keyed is not None and keyed.is_latest else None
     serial = None if latest else keyed
-    called = within_ledger(ledger, function, name, latest)
-    return Handler(name, called, is_async(called), takes_context=True, ledger=ledger, keyed=serial)
+    within = within_ledger(ledger, function, name, latest)
+    return Handler(
+        name,
+        within.run,
+        is_async(within.run),
+        takes_context=True,
+        ledger=ledger,
+        roll_back=within.roll_back,
+        keyed=serial,
+        needs_time=needs_time,
+    )

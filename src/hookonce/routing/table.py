@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..events import Event, EventClass, EventParser, UnknownEvent
+from ..events import Event, EventClass, EventParser, UnknownEvent, event_types_of
+from ..senders import Sender, publishing
+from ..senders.rules import retention_fault
 from .handler import ErrorHook, Handler
 
 
@@ -15,6 +17,7 @@ class HandlerTable:
     Args:
         handlers: the handlers, in the order of registration.
         error_hooks: the functions to call with every failure.
+        sender: who sends the events; None for a router that may join any receiver.
 
     Attributes:
         classes: the event classes that handlers name or are annotated with, by event type.
@@ -24,12 +27,16 @@ class HandlerTable:
     """
 
     def __init__(
-        self, handlers: Iterable[Handler] = (), error_hooks: Iterable[ErrorHook] = ()
+        self,
+        handlers: Iterable[Handler] = (),
+        error_hooks: Iterable[ErrorHook] = (),
+        sender: Sender | None = None,
     ) -> None:
         self.classes: dict[str, EventClass] = {}
         self._handlers: dict[str, Handler] = {}
         self._error_hooks = list(error_hooks)
         self._found: dict[str, tuple[Handler, ...]] = {}
+        self._sender = sender
         self._parser: EventParser | None = None
         for handler in handlers:
             self.check(handler)
@@ -47,20 +54,61 @@ class HandlerTable:
 
     @property
     def parser(self) -> EventParser:
-        """A parser that knows the event classes of the handlers."""
+        """A parser that knows the event classes of the sender and of the handlers."""
         if self._parser is None:
-            self._parser = EventParser(dict.fromkeys(self.classes.values()))
+            self._parser = EventParser(
+                dict.fromkeys(self.classes.values()), sender=self._sender or publishing
+            )
         return self._parser
 
+    @property
+    def known(self) -> dict[str, EventClass]:
+        """The event classes of the sender and of the handlers, by event type."""
+        own = (self._sender or publishing).event_classes
+        return {**{name: cls for cls in own for name in event_types_of(cls)}, **self.classes}
+
+    @property
+    def test_type(self) -> str | None:
+        """The type of the sender's test event; None if it has no test event."""
+        return (self._sender or publishing).rules.test_type
+
+    @property
+    def sender_names_types(self) -> bool:
+        """Whether the sender has event classes of its own."""
+        return bool((self._sender or publishing).event_classes)
+
+    def serve(self, sender: Sender) -> None:
+        """Set the sender whose events the handlers handle.
+
+        Raises:
+            ValueError: a handler does not fit the sender.
+        """
+        for handler in self._handlers.values():
+            _check_sender(handler, sender)
+        self._sender = sender
+        self._parser = None
+        self._found.clear()
+
     def find(self, event: Event[Any]) -> tuple[Handler, ...]:
-        """Return the handlers that an event is for, in the order of registration."""
+        """Return the handlers for an event, in the order of registration."""
         found = self._found.get(event.type)
         if found is None:
             known = not isinstance(event, UnknownEvent)
-            found = tuple(h for h in self._handlers.values() if h.wants(event.type, known=known))
+            found = self._wanting(event.type, known=known)
             if known:  # unknown types are not cached, so that a sender cannot fill the memory
                 self._found[event.type] = found
         return found
+
+    def of_type(self, event_type: str) -> tuple[Handler, ...]:
+        """Return the handlers for events of a type, in the order of registration."""
+        return self._wanting(event_type, known=event_type in self.parser.classes)
+
+    def _wanting(self, event_type: str, *, known: bool) -> tuple[Handler, ...]:
+        return tuple(
+            handler
+            for handler in self._handlers.values()
+            if handler.wants(event_type, known=known, test_type=self.test_type)
+        )
 
     def check(self, handler: Handler) -> None:
         """Raise ValueError if the handler cannot be added."""
@@ -69,6 +117,8 @@ class HandlerTable:
                 f"a handler named {handler.name!r} is registered already; give one of them"
                 " another name=…, or pass several events to one on()"
             )
+        if self._sender is not None:
+            _check_sender(handler, self._sender)
         for event_type, cls in handler.classes.items():
             self._narrower(event_type, cls)
 
@@ -85,7 +135,7 @@ class HandlerTable:
             self._error_hooks.append(hook)
 
     def _narrower(self, event_type: str, cls: EventClass) -> EventClass:
-        """Return the most derived class for this type, so that every handler's class fits."""
+        """Return the more derived event class, so that an event fits every handler's class."""
         known = self.classes.get(event_type, cls)
         if issubclass(cls, known):
             return cls
@@ -95,3 +145,26 @@ class HandlerTable:
             f"{event_type!r} is handled as {known.__name__} already, and {cls.__name__} is neither"
             f" a subclass nor a base of {known.__name__}; derive one class from the other"
         )
+
+
+def _check_sender(handler: Handler, sender: Sender) -> None:
+    """Raise ValueError if a handler cannot handle the events of this sender."""
+    if handler.needs_time and sender.envelope.created_at is None:
+        raise ValueError(
+            f"{handler.name!r} has latest_by, which compares the times of events, but the bodies of"
+            f" the sender {sender.name!r} have no time; use serial_by, or give the sender an"
+            " Envelope(created_at=…)"
+        )
+    if fault := retention_fault(sender.rules, getattr(handler.ledger, "retention_seconds", None)):
+        raise ValueError(f"the ledger of {handler.name!r}: {fault}")
+    for cls in handler.classes.values():
+        if cls.owner is not None and cls.owner != sender.unknown_event.owner:
+            raise ValueError(
+                f"{cls.__name__} is an event of the sender {cls.owner!r}, but the receiver's sender"
+                f" is {sender.name!r}; give the receiver sender=…, or use another class"
+            )
+        if cls.model_fields["created_at"].is_required() and sender.envelope.created_at is None:
+            raise ValueError(
+                f"{cls.__name__} requires created_at, but the bodies of the sender"
+                f" {sender.name!r} have no time; derive the class from hookonce.Event"
+            )

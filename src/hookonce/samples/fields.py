@@ -11,7 +11,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, JsonValue
 
-from ..events import EventClass
+from ..events import Envelope, EventClass
 from ..resources import Message, ReceivedMessage
 
 # Allow any name in these resources: the interface documents only some of their fields (Events:
@@ -59,6 +59,45 @@ def fields_of(event_class: EventClass) -> Fields:
     return _fields_of(event_class)
 
 
+def body_fields(event_class: EventClass, envelope: Envelope) -> Fields:
+    """Return the fields of an event class's bodies, under the names of the sender's envelope."""
+    event = fields_of(event_class)
+    if envelope.is_direct:
+        return event
+    body = Fields({}, {})
+    for name, wire in event.names.items():
+        if (wire == "id" and envelope.id is None) or (
+            wire in {"created_at", "createdAt"} and envelope.created_at is None
+        ):
+            continue
+        inner = event.objects.get(wire)
+        if wire == "data" and envelope.data is None:
+            body = _joined(body, inner or Fields({}, {}, is_open=True))
+            continue
+        place = envelope.path_of(wire)
+        names = {name: place} if "." not in place else {}
+        body = _joined(body, Fields(names, {}), _nested(place, inner))
+    return body
+
+
+def _nested(path: str, fields: Fields | None) -> Fields:
+    """Return the fields of a body that has ``fields`` at ``path``; None allows any fields."""
+    head, _, rest = path.partition(".")
+    if rest:
+        return Fields({head: head}, {head: _nested(rest, fields)})
+    return Fields({head: head}, {} if fields is None else {head: fields})
+
+
+def _joined(*several: Fields) -> Fields:
+    names: dict[str, str] = {}
+    objects: dict[str, Fields] = {}
+    for one in several:
+        names |= one.names
+        for name, inner in one.objects.items():
+            objects[name] = _joined(objects[name], inner) if name in objects else inner
+    return Fields(names, objects, is_open=any(one.is_open for one in several))
+
+
 @lru_cache(maxsize=64)
 def _fields_of(model: type[BaseModel]) -> Fields:
     names: dict[str, str] = {}
@@ -92,7 +131,7 @@ def wire_names(
     extra: bool,
     place: tuple[str, ...] = ("data",),
 ) -> dict[str, JsonValue]:
-    """Return the data under the wire names of their fields.
+    """Return the data with each field under its wire name.
 
     Args:
         data: the fields; names in either spelling.

@@ -8,7 +8,30 @@
 
 from __future__ import annotations
 
+from .faults import Fault, HandlerFault
+from .reduction import reduced
 from .report import Breach, SimulationReport, Violation
-from .simulation import Mode, simulate
+from .scenario import PlannedEvent, PlannedFault, Restart, Scenario
+from .simulation import Check, Mode, Source, replay, simulate
+from .timeline import timeline
+from .written_test import written_test
 
-__all__ = ["Breach", "Mode", "SimulationReport", "Violation", "simulate"]
+__all__ = [
+    "Breach",
+    "Check",
+    "Fault",
+    "HandlerFault",
+    "Mode",
+    "PlannedEvent",
+    "PlannedFault",
+    "Restart",
+    "Scenario",
+    "SimulationReport",
+    "Source",
+    "Violation",
+    "reduced",
+    "replay",
+    "simulate",
+    "timeline",
+    "written_test",
+]

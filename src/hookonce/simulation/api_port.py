@@ -24,13 +24,14 @@ from pydantic_core import to_json
 
 from ..http.app import ASGIApp
 from ..http.inprocess import Answer, exchange, whole
-from ..resources import ErrorBody, ErrorResponse
-from ..sender import API_KEY_VARIABLE, API_URL_VARIABLE
+from ..resources import API_KEY_VARIABLE, API_URL_VARIABLE, ErrorBody, ErrorResponse
 from .virtual_loop import VirtualLoop
 
-# Limits the wait of a handler that blocks the event loop while it calls the API: it would wait for
-# ever.
+# A handler that blocks the event loop while it calls the API would wait for ever, since the loop
+# answers the call. This limit ends its wait.
 _LOOP_SECONDS = 10.0
+# The server checks at this interval whether it must stop, and the end of a simulation waits for it.
+_POLL_SECONDS = 0.02
 
 _IS_BLOCKED = (
     "The event loop did not take this request: a handler blocks it. Call the API by async code, or"
@@ -54,7 +55,9 @@ class ApiPort:
 
     def __enter__(self) -> Self:
         server = _Server(self)
-        thread = threading.Thread(target=server.serve_forever, name="hookonce-api", daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, args=(_POLL_SECONDS,), name="hookonce-api", daemon=True
+        )
         thread.start()
         self._open.callback(thread.join)
         self._open.callback(server.server_close)
@@ -86,7 +89,7 @@ class ApiPort:
             self._behind = None
 
     def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
-        """Answer a request from a thread; OSError if the simulation ends before the answer."""
+        """Answer a request from a thread; raise OSError if the simulation ends before that."""
         if self._behind is None:
             return _unavailable("simulation.not_running", _IS_IDLE)
         api, loop, key = self._behind
@@ -119,13 +122,13 @@ class _Server(ThreadingHTTPServer):
         self.port = port
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Print nothing: clients close connections, and the simulation ends."""
+        """Print nothing: clients close connections, and a simulation may end during a request."""
 
 
 class _Connection(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    wbufsize = -1  # head and body of an answer are one packet
+    wbufsize = -1  # send the head and body of an answer in one packet
     server: _Server
 
     def _answer(self) -> None:
@@ -142,9 +145,9 @@ class _Connection(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(answer.body)
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815 - the library's
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815 - http.server calls methods of these names
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class has this parameter name
         """Print nothing."""
 
 

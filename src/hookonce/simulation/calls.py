@@ -21,7 +21,7 @@ _FOREIGN = tuple(
 
 
 class CallOutcome(StrEnum):
-    """How a call of a handler ended."""
+    """The result of a handler's call."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from ..errors import Retry
 
-# Sleeps are from 0.1 to 45 s long, because the answer budget is 8 s and the lease is 30 s.
-_SHORTEST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS = 0.1, 45.0
+# Sleeps take 0.1 to 45 s, so that some exceed the answer budget (8 s) and the lease (30 s).
+_SHORTEST_SLEEP_SECONDS, LONGEST_SLEEP_SECONDS = 0.1, 45.0
 _SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 1.0, 600.0
 
 
@@ -38,10 +39,41 @@ class InjectedRetry(Retry):
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """A fault, and how many seconds to sleep or to ask the sender to wait."""
+    """A fault, and the seconds for which the call sleeps or asks the sender to wait."""
 
     fault: Fault
     seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerFault:
+    """A fault of one call of a handler.
+
+    Attributes:
+        event_id: the event.
+        handler: the handler's name.
+        call: counts the calls of this handler for this event, from 1.
+        kind: the kind of fault.
+        seconds: how long the call sleeps, or how long a retry that it asks for shall wait.
+    """
+
+    event_id: str
+    handler: str
+    call: int
+    kind: Fault
+    seconds: float = 0.0
+
+
+class HandlerFaults(Protocol):
+    """Decides which calls of handlers get a fault."""
+
+    def injection(self, event_id: str, handler: str, number: int) -> Injection | None:
+        """Return the fault of a call, or None.
+
+        Args:
+            number: counts the calls of this handler for this event, from 1.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +119,7 @@ class FaultPlan:
         fault = chance.choice(self.kinds)
         match fault:
             case Fault.SLOW | Fault.FAILS_LATE:
-                seconds = chance.uniform(_SHORTEST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS)
+                seconds = chance.uniform(_SHORTEST_SLEEP_SECONDS, LONGEST_SLEEP_SECONDS)
             case Fault.ASKS_RETRY:
                 seconds = chance.uniform(_SHORTEST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
             case _:

@@ -19,11 +19,11 @@ from ..routing.handler import ErrorHook, Handler
 from ..routing.keyed import Keyed, TooLateError
 from ..routing.router import Router
 from .calls import CallLog, CallOutcome, HandlerCall, error_with_line
-from .faults import Fault, FaultPlan, InjectedError, InjectedRetry, Injection
+from .faults import Fault, HandlerFaults, InjectedError, InjectedRetry, Injection
 from .virtual_loop import VirtualLoop
 
 
-def instrumented(router: Router, *, log: CallLog, plan: FaultPlan, loop: VirtualLoop) -> Router:
+def instrumented(router: Router, *, log: CallLog, plan: HandlerFaults, loop: VirtualLoop) -> Router:
     """Return a router with the same handlers, which log their calls and fail as planned.
 
     Args:
@@ -36,7 +36,9 @@ def instrumented(router: Router, *, log: CallLog, plan: FaultPlan, loop: Virtual
     )
 
 
-def _instrumented(handler: Handler, log: CallLog, plan: FaultPlan, loop: VirtualLoop) -> Handler:
+def _instrumented(
+    handler: Handler, log: CallLog, plan: HandlerFaults, loop: VirtualLoop
+) -> Handler:
     async def run(event: Event[Any], *context: object) -> None:
         number, start_order = log.start(event.id, handler.name), log.next_position()
         injection = plan.injection(event.id, handler.name, number)
@@ -45,7 +47,8 @@ def _instrumented(handler: Handler, log: CallLog, plan: FaultPlan, loop: Virtual
         try:
             await _run(handler, (event, *context), injection, loop)
         except BaseException as error:
-            # If nobody has cancelled the task, the handler's own code has raised CancelledError.
+            # If nobody has cancelled the task, the handler's own code has raised CancelledError,
+            # which counts as a failure.
             is_cancelled = _cancellations() > cancellations
             outcome = CallOutcome.CANCELLED if is_cancelled else _outcome_of(error)
             is_injected = isinstance(error, InjectedError | InjectedRetry)
@@ -69,13 +72,13 @@ def _instrumented(handler: Handler, log: CallLog, plan: FaultPlan, loop: Virtual
             )
 
     keyed = handler.keyed and _logging_failures(handler.keyed, handler.name, log, loop)
-    # Without its ledger, because the simulation has checked the ledger already. In virtual time the
-    # check would time out at once.
+    # Leave the ledger out: the simulation has checked it already, and in virtual time the check
+    # would time out at once.
     return replace(handler, function=run, is_async=True, keyed=keyed, ledger=None)
 
 
 def _logging_failures(keyed: Keyed, handler: str, log: CallLog, loop: VirtualLoop) -> Keyed:
-    """Return a key function whose errors are logged as failed calls of the handler."""
+    """Return a key function that logs its own errors as failed calls of the handler."""
 
     def key(event: Event[Any]) -> object:
         try:
@@ -162,8 +165,8 @@ async def _in_thread(function: Callable[..., Any], arguments: tuple[object, ...]
         except StopIteration as error:  # a future rejects StopIteration
             raise RuntimeError("the handler raised StopIteration") from error
 
-    # Not `shield(to_thread(…))`: it needs a task, and SystemExit in a task would end the event
-    # loop.
+    # Do not use `shield(to_thread(…))`: it creates a task, and SystemExit in a task would end the
+    # event loop.
     loop = asyncio.get_running_loop()
     thread = loop.run_in_executor(None, contextvars.copy_context().run, call)
     try:

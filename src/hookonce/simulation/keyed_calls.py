@@ -80,15 +80,15 @@ class KeyedCalls:
                         or self._key_of(newest).watermark < self._key_of(other).watermark
                     ):
                         newest = other
-                # If the newest success has the same event, a second success is Breach.TWICE, not
-                # STALE.
+                # If the newest success is of the same event, this call is a second success:
+                # Breach.TWICE, not STALE.
                 if newest is None or newest.event_id == call.event_id:
                     continue
                 if self._key_of(call).is_stale_after(self._key_of(newest)):
                     yield call, newest
 
     def overlapping(self) -> Iterator[tuple[HandlerCall, HandlerCall]]:
-        """Yield each pair of overlapping calls with one key: the later call, then the earlier."""
+        """Yield each pair of overlapping calls with one key; the later call is first."""
         for calls in self._calls.values():
             longest = calls[0]
             for call in calls[1:]:

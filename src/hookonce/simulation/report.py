@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ..emulator.records import CommentReply, DeliveryAttempt
 from ..outcome import is_punished
-from ..sender import ANSWER_SECONDS, TOLERANCE_SECONDS
+from ..senders import Sender, publishing
 from ..stores.values import DeadReason
 from .calls import CallLog, CallOutcome, HandlerCall
+from .journal import History
 from .keyed_calls import KeyedCalls
+from .scenario import Scenario
 
-_ROUNDING_SECONDS = 1.0  # allows for webhook-timestamp, which has whole seconds
+# Accept this much more skew, because webhook-timestamp has whole seconds.
+_ROUNDING_SECONDS = 1.0
 
 
 class Breach(StrEnum):
@@ -36,7 +40,7 @@ class Breach(StrEnum):
     OVERLAP = "overlap"
     """Two calls of a handler with ``latest_by`` or ``serial_by`` overlapped for one key."""
     LATE = "answered_late"
-    """The sender got no answer within ten seconds."""
+    """The sender got no answer within the time that it waits."""
     FORGED = "accepted_forgery"
     """A changed, forged or outdated request got a 2xx, or ran a handler."""
     REPLIED_TWICE = "replied_twice"
@@ -44,6 +48,8 @@ class Breach(StrEnum):
     PUNISHED = "punished_answer"
     """An answer for which the sender can disable the endpoint: a redirect, a 410, or failures at
     all attempts of an event that was not lost."""
+    WRONG_EFFECT = "wrong_effect"
+    """The user's own check of the effects failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,8 @@ class Violation:
         handler: the name of the handler, or None if the breach is not about a handler.
         story: a line for each request and each call of a handler for the event, in the order of
             time.
+        other_event_id: another event that the breach is about, such as the event that was sent
+            together with a forgery; or None.
     """
 
     breach: Breach
@@ -64,6 +72,7 @@ class Violation:
     event_type: str
     handler: str | None
     story: tuple[str, ...]
+    other_event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,7 @@ class SimulationReport:
         restarts: the number of restarts of the receiver.
         hours: the duration in virtual time.
         findings: the violations; empty if there are none.
+        scenario: the events, and the faults that occurred; ``replay`` runs it again.
     """
 
     seed: int
@@ -107,6 +117,7 @@ class SimulationReport:
     restarts: int
     hours: float
     findings: tuple[Violation, ...]
+    scenario: Scenario = field(compare=False, repr=False)
 
     @property
     def passed(self) -> bool:
@@ -116,6 +127,30 @@ class SimulationReport:
     def count(self, breach: Breach) -> int:
         """Return the number of violations of one rule."""
         return sum(finding.breach is breach for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedReport(SimulationReport):
+    """A report with the history that explains it.
+
+    Attributes:
+        history: everything that happened.
+        again: returns a context with a function that runs other scenarios of the same receiver.
+    """
+
+    history: History = field(compare=False, repr=False)
+    again: Callable[[], AbstractContextManager[Run]] | None = field(compare=False, repr=False)
+
+
+def recorded(report: SimulationReport) -> RecordedReport:
+    """Return the report as the type that ``simulate`` returns, or raise TypeError."""
+    if not isinstance(report, RecordedReport):
+        raise TypeError("only a report that simulate or replay returned can be explained")
+    return report
+
+
+Run: TypeAlias = Callable[[Scenario], RecordedReport]
+"""A function that runs a scenario."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +171,7 @@ class Settled(NamedTuple):
 
 
 def settled(emitted: Sequence[Emitted], log: CallLog, keyed: KeyedCalls) -> Settled:
-    """Count the events that are handled, and those that are stale."""
+    """Count the handled events and the stale events."""
     successes = log.successes()
     handled = stale = 0
     for event in emitted:
@@ -157,19 +192,21 @@ def violations(
     *,
     keyed: KeyedCalls | None = None,
     replies: Sequence[CommentReply] = (),
+    sender: Sender = publishing,
 ) -> tuple[Violation, ...]:
     """Return the rules that the receiver broke.
 
     Args:
         dead_letters: the reasons of the dead letters, by event id.
-        waiting: the ids of events whose next attempt in the inbox is not due yet.
+        waiting: the ids of events whose next attempt, by the inbox or the sender, is not due yet.
         replies: the replies to comments that the service has accepted.
+        sender: whose tolerance and answer time count.
     """
     keyed = keyed or KeyedCalls({}, ())
     events_by_comment = {event.comment_id: event for event in emitted if event.comment_id}
     stories = _Stories(attempts, log.calls, replies, events_by_comment)
     successes = log.successes()
-    never_accepted = _never_accepted(attempts)
+    never_accepted = _never_accepted(attempts) - {*waiting}
     failing = {
         (call.event_id, call.handler)
         for call in log.calls
@@ -210,30 +247,44 @@ def violations(
         stories.violation(breach, known[call.event_id], call.handler, other=other)
         for breach, call, other in pairs
     ]
+    delivered = {one.delivery_id: one.event_id for one in attempts if one.event_id in known}
     found += [
-        stories.violation(breach, Emitted(attempt.event_id, attempt.event_type, ()), None)
+        replace(
+            stories.violation(breach, Emitted(attempt.event_id, attempt.event_type, ()), None),
+            other_event_id=delivered.get(attempt.delivery_id),
+        )
         for attempt in attempts
-        if (breach := _breach_of(attempt)) is not None
+        if (breach := breach_of(attempt, sender)) is not None
     ]
     return tuple(found)
 
 
+def wrong_effects(complaint: str | None) -> tuple[Violation, ...]:
+    """Return a violation with the complaint of the user's check; empty without a complaint."""
+    if complaint is None:
+        return ()
+    return (Violation(Breach.WRONG_EFFECT, "", "", None, (complaint,)),)
+
+
 def _never_accepted(attempts: Sequence[DeliveryAttempt]) -> set[str]:
-    """Return the ids of events whose scheduled attempts all got no 2xx."""
+    """Return the ids of events whose scheduled attempts never got a 2xx answer."""
     scheduled = [attempt for attempt in attempts if not attempt.is_extra]
     accepted = {attempt.event_id for attempt in scheduled if attempt.failure is None}
     return {attempt.event_id for attempt in scheduled} - accepted
 
 
-def _breach_of(attempt: DeliveryAttempt) -> Breach | None:
+def breach_of(attempt: DeliveryAttempt, sender: Sender) -> Breach | None:
+    """Return the rule that the answer to one request breaks, or None."""
     status = attempt.status or 0
     is_accepted = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
     skew = abs(attempt.at_unix - attempt.timestamp)
-    if is_accepted and (not attempt.is_genuine or skew > TOLERANCE_SECONDS + _ROUNDING_SECONDS):
+    if is_accepted and (
+        not attempt.is_genuine or skew > sender.tolerance_seconds + _ROUNDING_SECONDS
+    ):
         return Breach.FORGED
     if is_punished(status):
         return Breach.PUNISHED
-    if attempt.milliseconds >= ANSWER_SECONDS * 1000:
+    if attempt.milliseconds >= sender.rules.patience_seconds * 1000:
         return Breach.LATE
     return None
 
@@ -270,15 +321,18 @@ class _Stories:
         other: HandlerCall | None = None,
     ) -> Violation:
         lines = list(self._lines.get(event.event_id, ()))
+        other_id = None if other is None else other.event_id
         if other is not None and other.event_id != event.event_id:
             text = f"call {other.number} for {other.event_id}, same key: {_outcome_text(other)}"
             lines.append((other.started_unix, f"{other.handler} {text}"))
         story = tuple(f"{at - self._started_unix:+.1f} s  {line}" for at, line in sorted(lines))
-        return Violation(breach, event.event_id, event.event_type, handler, story)
+        return Violation(breach, event.event_id, event.event_type, handler, story, other_id)
 
 
 def _answer_text(attempt: DeliveryAttempt) -> str:
-    answer = f"{attempt.status} {attempt.reason}" if attempt.status else str(attempt.failure)
+    answer = (
+        f"{attempt.status} {attempt.reason}".rstrip() if attempt.status else str(attempt.failure)
+    )
     return f"{answer} ({attempt.disturbance})" if attempt.disturbance else answer
 
 

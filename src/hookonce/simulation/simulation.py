@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from random import Random
 from secrets import randbits, token_hex
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import JsonValue
 
-from ..emulator.chaos import Chaos, moments_of
-from ..emulator.generated import EventGenerator
+from ..emulator.chaos import Chaos, fault_of
 from ..emulator.records import DeliveryAttempt
-from ..emulator.rules import SUBSCRIBABLE
+from ..emulator.rules import subscribable
 from ..emulator.service import EmulatedService
 from ..emulator.workspace_data import WorkspaceData
-from ..events import Event
-from ..http.app import Receive, Scope, Send
+from ..events import Event, EventClass
 from ..inbox.settings import Inbox
 from ..receiver import Receiver
 from ..receiver.ledgers import check_ledgers, ledgers_in_use
@@ -31,43 +37,52 @@ from ..resources import Channel, ReceivedComment
 from ..routing.keyed import watermark_of
 from ..routing.table import HandlerTable
 from ..samples.events import make_event
-from ..sender import TWO_SIGNATURES_SECONDS
 from ..stores import open_store
 from ..stores.protocols import InboxStore, Store
 from ..stores.values import DeadReason
 from ..verification.secrets import new_secret
 from .api_port import ApiPort
-from .calls import CallLog
+from .calls import CallLog, error_with_line
+from .deployment import Deployment
+from .drawing import channels_of, drawn_scenario, types_of
 from .faults import FaultPlan
 from .handlers import instrumented
+from .journal import Journal
 from .keyed_calls import EventKey, KeyedCalls
-from .report import Emitted, SimulationReport, settled, violations
+from .report import (
+    Emitted,
+    RecordedReport,
+    Run,
+    SimulationReport,
+    settled,
+    violations,
+    wrong_effects,
+)
+from .scenario import PlannedEvent, RecordedFaults, Restart, Scenario, ScriptedFaults
 from .virtual_loop import VirtualLoop, is_in_event_loop, run_virtually, virtual_runner
 from .watched_store import watched
 
 DEFAULT_EVENTS = 500
 DEFAULT_CHAOS = 0.3
 
-# As many as one process can handle, so that many deliveries are in flight at the same time.
-_EVENTS_PER_SECOND = 200.0
-
-# The probability that an event has any type, even a type without a handler.
-_OTHER_TYPES = 0.1
-
-# Most comments belong to a few recent posts, so that handlers with the post as key must wait for
-# each other.
-_SAME_POST, _POSTS = 0.7, 5
-
-_EVENTS_PER_BURST = 250
-_LONGEST_PAUSE_SECONDS = 3 * 3600.0
+# Call `progress` once per this many emitted events.
+_EVENTS_PER_STEP = 250
 
 # Long enough for all retries of an inbox, which end after about 27 hours.
 _LONGEST_HOURS = 40.0
 _POLL_SECONDS = 60.0
 
+# For each event, at most this many requests may fail, and at most this many calls of each handler.
+# Half of the sender's attempts stay undisturbed, so that a correct receiver handles every event.
+_MOST_FAULTS = 3
+
+# The receiver gets a new secret within this share of the time in which the sender signs with both
+# secrets.
+_LEARNING_SHARE = 23 / 24
+
 
 class Mode(Enum):
-    """Whether handlers run inside the request or from an inbox."""
+    """The way to run handlers: as configured, inside the request, or from an inbox."""
 
     AS_IT_IS = "as it is"
     """As the receiver is configured."""
@@ -77,8 +92,18 @@ class Mode(Enum):
     """From the receiver's inbox; a receiver without an inbox gets ``Inbox()``."""
 
 
+Source: TypeAlias = Receiver | Callable[[], Receiver]
+"""A receiver to simulate, or a function that returns a new receiver for each start of a process."""
+
+Check: TypeAlias = Callable[[Sequence[Event[Any]]], object]
+"""A function that raises AssertionError if the effects of these events are wrong.
+
+It may be async.
+"""
+
+
 def simulate(
-    receiver: Receiver,
+    receiver: Source,
     *,
     events: int = DEFAULT_EVENTS,
     chaos: float = DEFAULT_CHAOS,
@@ -86,14 +111,20 @@ def simulate(
     store: str | None = None,
     mode: Mode = Mode.AS_IT_IS,
     channels: int | None = None,
+    data: Mapping[str, Mapping[str, JsonValue]] | None = None,
+    check: Check | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SimulationReport:
     """Run a receiver's handlers under chaos in virtual time, and report the rules it broke.
 
-    An emulated service sends events to a copy of the receiver. The copy has its own secrets, store
-    and clock; the original does not change. Chaos disturbs requests, injects faults into calls of
-    handlers (they fail, become slow or raise ``Retry``), rotates secrets and restarts the copy.
-    Virtual time makes a day of retries take seconds.
+    An emulated service sends events to a copy of the receiver, with the headers and bodies of the
+    receiver's sender and by its rules. A rule that the sender does not publish is not applied: no
+    endpoint is disabled after failures, and no secret rotated. Without a schedule the service
+    retries by the example of the Standard Webhooks specification.
+
+    The copy has its own secrets, store and clock; the original does not change. Chaos disturbs
+    requests, injects faults into calls of handlers (they fail, become slow or raise ``Retry``),
+    rotates secrets and restarts the copy. Virtual time makes a day of retries take seconds.
 
     The handlers and error hooks really run: connect them to test systems. The emulated service
     answers their calls of its API: during the simulation ``HOOKONCE_API_URL`` and
@@ -101,7 +132,9 @@ def simulate(
     synchronous code.
 
     Args:
-        receiver: the receiver to simulate; it needs a handler for a documented event type.
+        receiver: the receiver to simulate; it needs a handler for an event type. A function is
+            called at each start and restart, so that what the receiver keeps in memory is lost, as
+            in a new process.
         events: the number of events, from 1.
         chaos: the probability of a disturbance at each request, and of a fault at each call of a
             handler, from 0 to 1.
@@ -112,6 +145,10 @@ def simulate(
         mode: where handlers run.
         channels: the number of channels to which the events belong, from 1; by default, the
             channels of the emulated service.
+        data: the data of events, by event type: fields that replace those of the sample. Event
+            classes of your own have no sample.
+        check: called with the emitted events at the end; it raises AssertionError if the handlers'
+            effects are wrong, which the report then lists as ``Breach.WRONG_EFFECT``.
         progress: called during the simulation with the number of emitted events and ``events``.
 
     Returns:
@@ -119,15 +156,14 @@ def simulate(
 
     Raises:
         ValueError: an argument is out of range, the store has no inbox and ``mode`` needs one, or
-            the receiver has no handler for a documented event type.
+            the receiver has no handler for an event type; or ``data`` lacks what an event class
+            needs.
         ImportError: the store needs a package that is not installed.
         StoreError: the store cannot be opened.
         LedgerError: the ledger of a handler with ``within=`` is not usable.
         RuntimeError: an event loop is running in this thread.
     """
-    if is_in_event_loop():
-        raise RuntimeError("simulate starts its own event loop: call it from synchronous code")
-    with ApiPort() as port, virtual_runner() as runner:
+    with _standing() as (port, runner):
         return simulate_in(
             runner,
             port,
@@ -138,14 +174,59 @@ def simulate(
             store=store,
             mode=mode,
             channels=channels,
+            data=data,
+            check=check,
             progress=progress,
+            stays_open=False,
         )
+
+
+def replay(
+    receiver: Source,
+    scenario: Scenario,
+    *,
+    store: str | None = None,
+    mode: Mode = Mode.AS_IT_IS,
+    check: Check | None = None,
+) -> SimulationReport:
+    """Run a scenario, for example of an earlier report, with the same events and faults.
+
+    See ``simulate`` for what really runs.
+
+    Args:
+        receiver: the receiver, or a function that returns a new receiver for each start and
+            restart.
+        scenario: the events and faults.
+        store: the URL of a store; by default SQLite in a temporary folder.
+        mode: where handlers run.
+        check: raises AssertionError if the handlers' effects are wrong.
+
+    Raises:
+        ValueError: the data of an event do not fit its type, or the store has no inbox and ``mode``
+            needs one.
+        ImportError: the store needs a package that is not installed.
+        StoreError: the store cannot be opened.
+        LedgerError: the ledger of a handler with ``within=`` is not usable.
+        RuntimeError: an event loop is running in this thread.
+    """
+    with _standing() as (port, runner):
+        simulations = _Simulations(receiver, store, mode, check, port, runner, stays_open=False)
+        return simulations.run(scenario)
+
+
+@contextmanager
+def _standing() -> Iterator[tuple[ApiPort, asyncio.Runner]]:
+    """Return a context with a port and an event loop for simulations."""
+    if is_in_event_loop():
+        raise RuntimeError("simulate starts its own event loop: call it from synchronous code")
+    with ApiPort() as port, virtual_runner() as runner:
+        yield port, runner
 
 
 def simulate_in(
     runner: asyncio.Runner,
     port: ApiPort,
-    receiver: Receiver,
+    receiver: Source,
     *,
     events: int = DEFAULT_EVENTS,
     chaos: float = DEFAULT_CHAOS,
@@ -153,7 +234,10 @@ def simulate_in(
     store: str | None = None,
     mode: Mode = Mode.AS_IT_IS,
     channels: int | None = None,
+    data: Mapping[str, Mapping[str, JsonValue]] | None = None,
+    check: Check | None = None,
     progress: Callable[[int, int], None] | None = None,
+    stays_open: bool = True,
 ) -> SimulationReport:
     """Run a simulation like ``simulate``, in an event loop and with a port that exist already.
 
@@ -162,6 +246,7 @@ def simulate_in(
 
     Args:
         runner: a virtual runner.
+        stays_open: whether the event loop and the port outlive the report.
     """
     if not 0 <= chaos <= 1:
         raise ValueError(f"chaos is a probability from 0 to 1, not {chaos!r}")
@@ -170,19 +255,65 @@ def simulate_in(
     if channels is not None and channels < 1:
         raise ValueError(f"channels takes a number above 0, not {channels!r}")
     seed = randbits(32) if seed is None else seed
-    with TemporaryDirectory(prefix="hookonce-chaos-") as folder:
-        url = store or f"sqlite:///{Path(folder, 'chaos.db')}"
-        return run_virtually(
-            lambda loop: _Simulation(receiver, loop, url, mode, seed, chaos, channels, port).run(
-                events, progress
-            ),
-            runner,
-        )
+    drawing = Drawing(events, chaos, seed, channels, data or {})
+    simulations = _Simulations(receiver, store, mode, check, port, runner, stays_open=stays_open)
+    return simulations.run(drawing, progress)
 
 
-def _channels(count: int) -> list[Channel]:
-    usual = EventGenerator(0).channels
-    return [usual[n % len(usual)].model_copy(update={"id": f"ch_{n + 1:04}"}) for n in range(count)]
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The parameters of a scenario that a simulation makes at random for its receiver."""
+
+    events: int
+    chaos: float
+    seed: int
+    channels: int | None
+    data: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Simulations:
+    """The parts that all simulations of a receiver share."""
+
+    receiver: Source
+    store: str | None
+    mode: Mode
+    check: Check | None
+    port: ApiPort
+    runner: asyncio.Runner
+    stays_open: bool
+
+    def run(
+        self,
+        script: Scenario | Drawing,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> RecordedReport:
+        """Run a simulation and return its report."""
+        with TemporaryDirectory(prefix="hookonce-chaos-") as folder:
+            url = self.store or f"sqlite:///{Path(folder, 'chaos.db')}"
+            return run_virtually(
+                lambda loop: Simulation(
+                    self.receiver,
+                    loop,
+                    url,
+                    self.mode,
+                    script,
+                    port=self.port,
+                    check=self.check,
+                    again=self.again,
+                ).run(progress),
+                self.runner,
+            )
+
+    @contextmanager
+    def again(self) -> Iterator[Run]:
+        """Return a context with a function that runs other scenarios of the same receiver."""
+        if self.stays_open:
+            yield self.run
+            return
+        with _standing() as (port, runner):
+            again = replace(self, port=port, runner=runner, stays_open=True)
+            yield again.run
 
 
 def _workspace(channels: Sequence[Channel]) -> WorkspaceData:
@@ -204,136 +335,144 @@ class _Secrets:
         self._secrets = [secret, *self._secrets[:1]]
 
 
-class _Deployment:
-    """An ASGI application that passes requests to the newest receiver."""
-
-    def __init__(self, receiver: Receiver) -> None:
-        self.receiver = receiver
-        self.count = 0
-        self._open: AsyncExitStack | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            raise RuntimeError("the deployment runs the lifespan of its receivers itself")
-        await self.receiver(scope, receive, send)
-
-    async def deploy(self, receiver: Receiver) -> None:
-        """Open a receiver, send new requests to it, then close the previous receiver."""
-        async with AsyncExitStack() as opening:
-            await opening.enter_async_context(receiver)
-            # Run the inbox workers here, even if the receiver expects them in other processes.
-            with suppress(LookupError, RuntimeError):
-                await opening.enter_async_context(receiver.working())
-            previous, self._open = self._open, opening.pop_all()
-        self.receiver = receiver
-        self.count += 1
-        if previous is not None:
-            await previous.aclose()
-
-    async def aclose(self) -> None:
-        if self._open is not None:
-            await self._open.aclose()
-
-
-class _Simulation:
+class Simulation:
     """One call of ``simulate``: its receiver, service, random numbers and results."""
 
     def __init__(
         self,
-        receiver: Receiver,
+        receiver: Source,
         loop: VirtualLoop,
         store_url: str,
         mode: Mode,
-        seed: int,
-        chaos: float,
-        channels: int | None,
+        script: Scenario | Drawing,
+        *,
         port: ApiPort | None = None,
+        check: Check | None = None,
+        again: Callable[[], AbstractContextManager[Run]] | None = None,
     ) -> None:
-        self._original = receiver
+        self._source = receiver
+        self._original = receiver if isinstance(receiver, Receiver) else receiver()
         self._port = port
+        self._check = check
+        self._again = again
         self._loop = loop
-        # Keep one clock object for all stores, because `loop.unix_clock` is a new object at each
-        # access. Stores in one SQLite file share a writer, which keeps their calls in order, only
-        # if they have the same clock object.
         self._clock = loop.unix_clock
         self._store_url = store_url
         self._mode = mode
-        self._seed = seed
-        self._chaos = Chaos(chaos)
-        # Rotations use a different generator. The speed of the machine decides whether a rotation
-        # or the next event comes first, so a rotation that used this generator would change the
-        # events.
-        self._random = Random(f"{seed}:simulation")  # noqa: S311 - chaos is no secret
-        self._random_learning = Random(f"{seed}:learning")  # noqa: S311 - chaos is no secret
-        self._channels = _channels(channels) if channels else ()
-        self._generator = EventGenerator(seed, clock=loop.unix_clock, channels=self._channels)
-        self._random_posts = Random(f"{seed}:posts")  # noqa: S311 - chaos is no secret
-        self._posts: list[JsonValue] = []
-        self._keyed = {handler.name: handler.keyed for handler in receiver.handlers}
+        self._sender = self._original.sender
+        self._table = HandlerTable(self._original.handlers, sender=self._sender)
+        self._keyed = {handler.name: handler.keyed for handler in self._original.handlers}
         self._event_keys: dict[tuple[str, str], EventKey] = {}
         self._log = CallLog()
-        self._handlers = instrumented(
-            receiver, log=self._log, plan=FaultPlan(seed=seed, rate=chaos), loop=loop
-        )
+        self._journal = Journal(self._log, loop.unix_clock)
+        self._scenario, self._faults = self._read(script)
         self._secret = new_secret()
         self._secrets = _Secrets(self._secret)
         # A new endpoint, so that other events in a shared store do not count.
         self._endpoint = f"chaos-{token_hex(4)}"
         self._store = self._opened_store()
         self._emitted: list[Emitted] = []
-        self._table = HandlerTable(receiver.handlers)
-        self._types = [name for name in SUBSCRIBABLE if self._table.find(make_event(name))]
-        if not self._types:
-            raise ValueError("this receiver has no handler for any documented event type")
+        self._events: list[Event[Any]] = []
 
-    async def run(
-        self, events: int, progress: Callable[[int, int], None] | None
-    ) -> SimulationReport:
-        pools = AsyncExitStack()
+    def _read(self, script: Scenario | Drawing) -> tuple[Scenario, RecordedFaults]:
+        """Return the scenario, made from a ``Drawing`` if needed, and the faults that may occur."""
+        if isinstance(script, Scenario):
+            scripted = ScriptedFaults(script)
+            return script, RecordedFaults(scripted.request, scripted)
+        all_types = types_of(self._sender, self._table, script.data)
+        types = [name for name in all_types if self._is_handled(name, script.data.get(name))]
+        if not types:
+            raise ValueError("this receiver has no handler for any documented event type")
+        most = min(_MOST_FAULTS, (len(self._sender.rules.tried_retry_seconds) + 1) // 2)
+        chaos = Chaos(script.chaos, keeps_out=most)
+        scenario = drawn_scenario(
+            script.events,
+            chaos,
+            script.seed,
+            types=types,
+            all_types=all_types,
+            data=script.data,
+            channels=script.channels,
+            clock=self._clock,
+        )
+        faults = FaultPlan(seed=script.seed, rate=script.chaos, most=most)
+        return scenario, RecordedFaults(partial(fault_of, chaos, script.seed), faults)
+
+    def _is_handled(self, event_type: str, data: Mapping[str, JsonValue] | None) -> bool:
         try:
-            await pools.enter_async_context(ledgers_in_use(self._original.handlers))
+            sample = make_event(self._made_from(event_type), data=data, sender=self._sender)
+        except TypeError as error:
+            raise ValueError(
+                f"the sender {self._sender.name!r} cannot be simulated, because its envelope has a"
+                " function; simulate receiver.copy(sender=…) with paths instead"
+            ) from error
+        except ValueError as error:
+            raise ValueError(f"{error}; give them as data={{{event_type!r}: ...}}") from error
+        return bool(self._table.find(sample))
+
+    def _made_from(self, event_type: str) -> str | EventClass:
+        """Return the class of an event type; the type itself if the service knows its fields."""
+        if event_type in subscribable(self._sender):
+            return event_type
+        return self._table.known.get(event_type, event_type)
+
+    async def run(self, progress: Callable[[int, int], None] | None = None) -> RecordedReport:
+        self._pools = AsyncExitStack()
+        try:
+            await self._pools.enter_async_context(ledgers_in_use(self._original.handlers))
             async with self._loop.outside():
                 await check_ledgers(self._original.handlers, store_retention=None)
-            return await self._run(events, progress)
+            return await self._run(progress)
         finally:
             async with self._loop.outside():
-                await pools.aclose()
+                await self._pools.aclose()
 
-    async def _run(
-        self, events: int, progress: Callable[[int, int], None] | None
-    ) -> SimulationReport:
+    async def _run(self, progress: Callable[[int, int], None] | None) -> RecordedReport:
         started = self._loop.time()
         attempts: list[DeliveryAttempt] = []
-        deployment = _Deployment(self._original)
-        await deployment.deploy(self._copy())
+        deployment = Deployment(self._journal)
+        await deployment.deploy(self._copy(self._original))
+        channels = channels_of(self._scenario.channels)
         service = EmulatedService(
             deployment,
             secret=self._secret,
-            service=self._original.service,
+            sender=self._sender,
             clock=self._loop.unix_clock,
             speed=1.0,
-            chaos=self._chaos,
-            seed=self._seed,
-            data=_workspace(self._channels),
+            chaos=self._faults.request,
+            seed=self._scenario.seed,
+            data=_workspace(channels),
             on_attempt=attempts.append,
             on_event=self._note,
             on_rotation=self._learn_later,
         )
+        self._journal.begin()
         try:
             with self._answering(service):
                 async with service:
-                    await self._emit_all(service, deployment, events, progress)
+                    await self._play(service, deployment, progress)
                     await service.settle()
                 await self._until_quiet()
             waiting = await self._waiting()
             dead_letters = await self._discard_dead_letters(deployment.receiver)
+            complaint = await self._complaint()
         finally:
             await deployment.aclose()
         keyed = KeyedCalls(self._event_keys, self._log.calls)
         counts = settled(self._emitted, self._log, keyed)
         replies = service.replies()
-        return SimulationReport(
-            seed=self._seed,
+        findings = violations(
+            self._emitted,
+            attempts,
+            self._log,
+            dead_letters,
+            waiting,
+            keyed=keyed,
+            replies=replies,
+            sender=self._sender,
+        )
+        return RecordedReport(
+            seed=self._scenario.seed,
             events=len(self._emitted),
             requests=len(attempts),
             disturbed=sum(attempt.disturbance is not None for attempt in attempts),
@@ -348,16 +487,26 @@ class _Simulation:
             replies=len(replies),
             restarts=deployment.count - 1,
             hours=(self._loop.time() - started) / 3600,
-            findings=violations(
-                self._emitted,
-                attempts,
-                self._log,
-                dead_letters,
-                waiting,
-                keyed=keyed,
-                replies=replies,
+            findings=(*findings, *wrong_effects(complaint)),
+            scenario=replace(
+                self._scenario, faults=(*self._faults.occurred, *self._scenario.restarts)
             ),
+            history=self._journal.history(attempts, replies, self._sender),
+            again=self._again,
         )
+
+    async def _complaint(self) -> str | None:
+        """Return the error of the user's check of the effects, or None if the effects are right."""
+        if self._check is None:
+            return None
+        async with self._loop.outside():
+            try:
+                result = self._check(tuple(self._events))
+                if inspect.isawaitable(result):
+                    await result
+            except AssertionError as error:
+                return next(iter(str(error).splitlines()), "") or error_with_line(error)
+        return None
 
     def _answering(self, service: EmulatedService) -> AbstractContextManager[None]:
         """Return a context in which the port leads to the API of the emulated service."""
@@ -368,61 +517,64 @@ class _Simulation:
     def _opened_store(self) -> Store:
         return watched(open_store(self._store_url, clock=self._clock), self._loop)
 
-    def _copy(self) -> Receiver:
-        """Return a copy of the receiver, as after a restart: with a new connection to the store."""
-        # A new connection to a memory store would be a new, empty store.
+    def _copy(self, receiver: Receiver) -> Receiver:
+        """Return a copy of a receiver, as after a restart: with a new connection to the store."""
+        # Keep a memory store: a new connection would open a new, empty store.
         if not self._store_url.startswith("memory:"):
             self._store = self._opened_store()
         copy = partial(
-            self._original.copy,
+            receiver.copy,
             secrets=self._secrets,
             store=self._store,
             endpoint=self._endpoint,
             clock=self._loop.unix_clock,
-            router=self._handlers,
+            router=instrumented(receiver, log=self._log, plan=self._faults, loop=self._loop),
         )
         if self._mode is Mode.INLINE:
             return copy(inbox=None)
-        if self._mode is Mode.INBOX and self._original.inbox is None:
+        if self._mode is Mode.INBOX and receiver.inbox is None:
             return copy(inbox=Inbox())
         return copy()
 
-    async def _emit_all(
+    async def _play(
         self,
         service: EmulatedService,
-        deployment: _Deployment,
-        events: int,
+        deployment: Deployment,
         progress: Callable[[int, int], None] | None,
     ) -> None:
-        """Emit events in bursts, with pauses of up to hours; restart the receiver in each burst."""
-        for begin in range(0, events, _EVENTS_PER_BURST):
-            size = min(_EVENTS_PER_BURST, events - begin)
-            restart_after = self._random.randrange(size)
-            started = self._loop.time()
-            moments = moments_of(self._chaos, self._seed + begin, size, _EVENTS_PER_SECOND)
-            restart: asyncio.Task[None] | None = None
-            for number, moment in enumerate(moments):
-                await asyncio.sleep(started + moment - self._loop.time())
-                await self._emit(service)
-                if number == restart_after:
-                    restart = self._loop.create_task(deployment.deploy(self._copy()))
-            if restart is not None:
-                await restart
-            if progress is not None:
-                progress(begin + size, events)
-            if begin + size < events:
-                await asyncio.sleep(self._random.uniform(0, _LONGEST_PAUSE_SECONDS))
+        """Emit the events and restart the receiver, each at its time."""
+        started = self._loop.time()
+        events, count = self._scenario.events, 0
+        steps: list[PlannedEvent | Restart] = [*events, *self._scenario.restarts]
+        restarting: asyncio.Task[None] | None = None
+        for step in sorted(steps, key=lambda step: step.at):  # at equal times, events come first
+            await asyncio.sleep(max(0.0, started + step.at - self._loop.time()))
+            if isinstance(step, Restart):
+                restarting = self._loop.create_task(self._restart(deployment, after=restarting))
+                continue
+            await service.emit(self._made_from(step.type), data=step.data, event_id=step.id)
+            count += 1
+            if progress is not None and (count == len(events) or count % _EVENTS_PER_STEP == 0):
+                progress(count, len(events))
+        if restarting is not None:
+            await restarting
 
-    async def _emit(self, service: EmulatedService) -> None:
-        types = SUBSCRIBABLE if self._random.random() < _OTHER_TYPES else self._types
-        event_type = self._random.choice(types)
-        await service.emit(event_type, data=self._data(event_type))
+    async def _restart(self, deployment: Deployment, *, after: asyncio.Task[None] | None) -> None:
+        if after is not None:
+            await after
+        receiver = self._original
+        if not isinstance(self._source, Receiver):
+            receiver = self._source()
+            await self._pools.enter_async_context(ledgers_in_use(receiver.handlers))
+        await deployment.deploy(self._copy(receiver))
 
     def _note(self, event: Event[Any], _: int) -> None:
         """Record an event that the service emits, at random or because a handler called the API."""
         handlers = tuple(handler.name for handler in self._table.find(event))
         comment_id = event.data.id if isinstance(event.data, ReceivedComment) else None
         self._emitted.append(Emitted(event.id, event.type, handlers, comment_id))
+        self._events.append(event)
+        self._journal.emitted(event.id, event.type)
         for name in handlers:
             if (keyed := self._keyed.get(name)) is None:
                 continue
@@ -434,20 +586,13 @@ class _Simulation:
                         key_lock.key, watermark_of(event), keyed
                     )
 
-    def _data(self, event_type: str) -> dict[str, JsonValue]:
-        """Return the data of an event; a comment often has the same post as earlier comments."""
-        data = self._generator.data(event_type)
-        post = data.get("postId")
-        if post is not None:
-            if self._posts and self._random_posts.random() < _SAME_POST:
-                data["postId"] = self._random_posts.choice(self._posts)
-            else:
-                self._posts = [*self._posts[1 - _POSTS :], post]
-        return data
-
     def _learn_later(self, secret: str) -> None:
-        # The receiver may get the new secret late, because the sender signs with both for 24 hours.
-        seconds = self._random_learning.uniform(0, TWO_SIGNATURES_SECONDS - 3600)
+        # The receiver may get the new secret late, because the sender signs with both secrets for a
+        # long time. The delay is the same after each rotation: it must not depend on the number of
+        # rotations.
+        random = Random(f"{self._scenario.seed}:learning")  # noqa: S311 - not used for secrets
+        both_seconds = self._sender.rules.two_signatures_seconds or 0.0
+        seconds = random.uniform(0, _LEARNING_SHARE * both_seconds)
         self._loop.call_later(seconds, self._secrets.add, secret)
 
     async def _until_quiet(self) -> None:

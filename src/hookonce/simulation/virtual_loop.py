@@ -1,4 +1,4 @@
-"""An event loop in virtual time: instead of waiting for its next timer, it moves its clock.
+"""An event loop in virtual time, which moves its clock to the next timer instead of waiting.
 
 ``asyncio.sleep(3600)`` returns at once, so a simulation of a day of retries takes seconds. The
 speed of the machine must not change results. So virtual time stands still while the loop computes,
@@ -24,6 +24,8 @@ from operator import itemgetter
 from selectors import SelectorKey
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, cast
 
+from ..clock import Clock
+
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
@@ -32,14 +34,14 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-# A wait for a thread or socket takes no virtual time, unless it lasts longer than this in real
-# time: then virtual time passes too, so that calls to an unreachable store can time out.
+# A wait for a thread or socket takes no virtual time. But if it lasts longer than this in real
+# time, virtual time passes too, so that calls to an unreachable store can time out.
 _PATIENCE_SECONDS = 5.0
 # A callback that takes this long has blocked the loop, so virtual time passes too. The loop's own
 # work never takes this long, even on a busy machine.
 _BLOCKING_SECONDS = 3.0
-# How long to wait for real events before time skips to the end of a handler's sleep, because
-# another task of the handler may wait for a real answer.
+# Wait this long for real events before time skips to the end of a handler's sleep: another task of
+# the handler may wait for a real answer.
 _QUIET_SECONDS = 0.02
 
 
@@ -51,9 +53,10 @@ class _Block:
         runs_handler: whether the block may wait for another handler that sleeps.
 
     Attributes:
-        real_start: its start on the machine's monotonic clock, or the end of its last sleep.
-        virtual_start: the same in the loop's time.
-        is_long: whether virtual time passes for it as fast as real time.
+        real_start: the block's start, or the end of its last sleep, on the machine's monotonic
+            clock.
+        virtual_start: the same moment in the loop's time.
+        is_long: whether virtual time passes as fast as real time because of this block.
     """
 
     def __init__(self, selector: _SkippingSelector, *, runs_handler: bool) -> None:
@@ -85,7 +88,7 @@ class _Block:
         self._sleeps.append(timer)
 
     def sleeps(self) -> bool:
-        """Return whether a task of this block sleeps; if a sleep has just ended, call ``start``."""
+        """Return whether a task of this block sleeps; after the last sleep, call ``start``."""
         if not self._sleeps:
             return False
         now = self._selector.now()
@@ -95,12 +98,12 @@ class _Block:
         return bool(self._sleeps)
 
 
-# The block of the current task: a task that starts in a block inherits this variable.
+# Holds the block of the current task. A task that starts in a block inherits this variable.
 _current_block: ContextVar[_Block | None] = ContextVar("_current_block", default=None)
 
 
 class _SkippingSelector(selectors.BaseSelector):
-    """A selector that moves virtual time instead of waiting, while no real event can come.
+    """A selector that moves virtual time on instead of waiting, if no real event can come.
 
     Attributes:
         turn: the number of calls of ``select``.
@@ -139,20 +142,21 @@ class _SkippingSelector(selectors.BaseSelector):
         del self._blocks[block]
         if block.is_long:
             self._passed, self._real_since = self.now(), time.monotonic()
-            self._woken_at = self._real_since  # the time until now is already a part of `_passed`
+            # `_passed` already includes the time until now: measure from now on.
+            self._woken_at = self._real_since
             self._long_blocks -= 1
 
     async def others_end(self, number: int) -> None:
-        """Wait until every ``outside`` block has ended; then waiting blocks continue in order."""
+        """Wait until every ``outside`` block has ended; the lowest ``number`` continues first."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended.append((number, ended))
         await ended
 
     def _catch_up(self) -> None:
-        """Mark each block that takes long, and let the real time since its start pass virtually."""
+        """Mark each long block, and add the real time since the block's start to virtual time."""
         real_now = time.monotonic()
         for block in self._blocks:
-            if block.is_long or block.sleeps():  # `sleeps` may call `start`
+            if block.is_long or block.sleeps():  # after a sleep, this call sets `real_start` to now
                 continue
             took = real_now - block.real_start
             if took >= _PATIENCE_SECONDS:
@@ -191,7 +195,7 @@ class _SkippingSelector(selectors.BaseSelector):
             self._woken_at = time.monotonic()
 
     def _wait(self, timeout: float | None) -> list[tuple[SelectorKey, int]]:
-        # Handle real events before any timer. Threads and signals also wake the loop by such an
+        # Handle real events before any timer. Threads and signals also wake the loop by a real
         # event: they write to a socket that is registered here.
         ready = self._real.select(0)
         if ready or (timeout is not None and timeout <= 0):
@@ -223,13 +227,20 @@ class _SkippingSelector(selectors.BaseSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop that skips to its next timer, unless it waits for a thread or socket."""
+    """An event loop that skips to its next timer if it waits for no thread or socket.
+
+    Attributes:
+        unix_clock: returns the virtual Unix time in seconds; any thread may call it. It is always
+            the same object: stores in one SQLite file share a writer, which keeps their calls in
+            order, only if they have the same clock.
+    """
 
     def __init__(self) -> None:
         self._skipping = _SkippingSelector()
         super().__init__(self._skipping)
-        # A whole number, so that the same seed gives the same fractions of seconds.
+        # Round to a whole number, so that the same seed gives the same fractions of seconds.
         self._started_at = int(time.time())
+        self.unix_clock: Clock = self._unix_seconds
 
     def time(self) -> float:
         """Return the virtual seconds since the loop's creation."""
@@ -239,8 +250,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Move the clock to a whole second, so that the same seed gives the same fractions."""
         self._skipping.begin_second()
 
-    def unix_clock(self) -> float:
-        """Return the virtual Unix time in seconds; any thread may call this."""
+    def _unix_seconds(self) -> float:
         return self._started_at + self.time()
 
     def call_at(

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..stores.protocols import InboxStore, Store, Wrapped, WrappedInbox
+from ..stores.protocols import InboxStore, Store, WrappedHandled, WrappedInbox
 from ..stores.values import Batch, Token
 from .virtual_loop import VirtualLoop
 
 T = TypeVar("T")
 
-# The calls that can make an event due earlier; other calls only remove or defer events.
+# Calls that can make an event due earlier. All other calls only remove or defer events.
 _MAKES_DUE_EARLIER = {"enqueue", "release", "retry", "make_due"}
 
 # The cache must expire for two reasons. The store may still complete a call that timed out here.
@@ -34,8 +34,8 @@ def watched(store: Store, loop: VirtualLoop) -> WatchedStore:
     return WatchedStore(store, loop)
 
 
-class WatchedStore(Wrapped):
-    """A store whose calls stop virtual time."""
+class WatchedStore(WrappedHandled):
+    """A store that stops virtual time during its calls, and can keep handled events."""
 
     def __init__(self, store: Store, loop: VirtualLoop) -> None:
         super().__init__(store)
@@ -99,13 +99,13 @@ class WatchedInboxStore(WatchedStore, WrappedInbox):
         changes = self._changes
         batch = await super().fetch(limit, lease, endpoint=endpoint, worker=worker, token=token)
         if not batch.fetched and changes == self._changes:
-            # The due time counts from the start of the call, so that a poll may come too early, but
+            # Count the due time from the start of the call: a poll may then come too early, but
             # never too late.
             due = None if batch.next_due_seconds is None else now + batch.next_due_seconds
             until = now + _LONGEST_CACHE_SECONDS
             self._idle = _Idle(endpoint, due, until if due is None else min(until, due))
         return batch
 
-    async def wait(self, endpoint: str, seconds: float) -> None:  # noqa: ARG002 - the contract's
-        """Sleep, because only this process enqueues events, and each enqueue wakes its worker."""
+    async def wait(self, endpoint: str, seconds: float) -> None:  # noqa: ARG002 - the Protocol has this argument
+        """Only sleep: this process alone enqueues events, and each enqueue wakes the worker."""
         await asyncio.sleep(seconds)

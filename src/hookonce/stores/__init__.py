@@ -1,4 +1,4 @@
-"""Stores remember which events are in flight, done or dead; ``open_store`` opens a URL."""
+"""Stores remember which events are in flight, done or dead; ``open_store`` opens a store."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from urllib.parse import unquote, urlsplit
 from ..clock import Clock
 from .activity import Activity, ActivityStore, ReportedWorker
 from .applications import Application, RegisteringStore
+from .finishes import Finish, FinishingStore
 from .formats import UpgradableStore, Upgrade
+from .handled import HandledEvent, HandledStats, HandledStore, Keeping, WantedHandled
 from .key_locks import KeyLockRecord
 from .life import Moment, Record
 from .protocols import DEFAULT_RETENTION, InboxStore, Store
 from .reconciling import ReconcilingStore, Span
 from .record_store import EventStep, HeldEvent, KeyLockStep, RecordStore, StepStore
+from .replays import ReplayBatch, ReplayPlan
 from .values import (
     Acquired,
     AcquireResult,
@@ -71,10 +74,16 @@ __all__ = [
     "EventStep",
     "FailedAttempt",
     "Fetched",
+    "Finish",
+    "FinishingStore",
     "Full",
+    "HandledEvent",
+    "HandledStats",
+    "HandledStore",
     "HeldEvent",
     "InFlight",
     "InboxStore",
+    "Keeping",
     "KeyLock",
     "KeyLockRecord",
     "KeyLockStep",
@@ -85,6 +94,8 @@ __all__ = [
     "Record",
     "RecordStore",
     "RegisteringStore",
+    "ReplayBatch",
+    "ReplayPlan",
     "ReportedWorker",
     "Span",
     "Stale",
@@ -98,6 +109,7 @@ __all__ = [
     "Waiting",
     "Wanted",
     "WantedDeadLetters",
+    "WantedHandled",
     "Watermark",
     "open_store",
 ]
@@ -114,8 +126,8 @@ REDIS_SCHEMES = {
 """The schemes of the URLs that name a Redis or Valkey server."""
 
 _FORMS = (
-    "use sqlite:///file.db, sqlite:////absolute/file.db, redis://host:6379/0, rediss://, unix://,"
-    " redis+cluster://, redis+sentinel:// or memory://"
+    "use sqlite:///file.db, sqlite:////absolute/file.db, postgresql://user@host:5432/database,"
+    " redis://host:6379/0, rediss://, unix://, redis+cluster://, redis+sentinel:// or memory://"
 )
 
 
@@ -125,7 +137,8 @@ def open_store(
     """Return the store of a URL; it connects at its first use.
 
     ``sqlite:///relative.db`` and ``sqlite:////absolute.db`` name a file, ``memory://`` a store that
-    forgets at a restart, ``redis://host:6379/0`` and its kin a Redis or Valkey server.
+    forgets at a restart, ``redis://host:6379/0`` and its kin a Redis or Valkey server, and
+    ``postgresql://user@host:5432/database`` a schema in a PostgreSQL database.
 
     Args:
         url: the URL of the store.
@@ -144,7 +157,7 @@ def open_store(
 
 
 def _named(url: str, retention: float | timedelta, clock: Clock) -> Store:
-    # Not `urlsplit`: its error may quote the password of a malformed URL.
+    # Do not use `urlsplit`: its error may quote the password of a malformed URL.
     scheme = url.partition(":")[0].lower()
     # Backends are imported at their first use, so that `import hookonce` loads none.
     if scheme == "memory":
@@ -159,6 +172,9 @@ def _named(url: str, retention: float | timedelta, clock: Clock) -> Store:
     if scheme in REDIS_SCHEMES:
         redis = import_module(".redis", __name__)
         return cast("Store", redis.RedisStore(url, retention=retention, clock=clock))
+    if scheme in {"postgresql", "postgres"}:
+        postgres = import_module(".postgres", __name__)
+        return cast("Store", postgres.PostgresStore(url, retention=retention, clock=clock))
     if not url.strip():
         raise ValueError(f"the URL of the store is empty; is its setting missing? {_FORMS}")
     raise ValueError(f"no store has the scheme {scheme!r}; {_FORMS}")

@@ -1,4 +1,4 @@
-"""Reports of the processes that share a store about their work, for operators.
+"""Reports for operators about the work of the processes that share a store.
 
 Lines about each event are published only while an operator watches. Each worker also replaces its
 own report every few seconds. No promise depends on lines or reports. Their number is limited: the
@@ -38,7 +38,7 @@ class ReportedWorker(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """Activity lines of an endpoint that follow a cursor, and the next cursor.
+    """The activity lines of an endpoint after a cursor, and the next cursor.
 
     Attributes:
         place: the cursor for the next call.
@@ -80,5 +80,5 @@ class ActivityStore(Protocol):
         ...
 
     async def workers(self, *, endpoint: str | None = None) -> list[ReportedWorker]:
-        """Return the last report of each worker at an endpoint, or at all, in any order."""
+        """Return the last report of each worker at one endpoint, or at all endpoints, unordered."""
         ...

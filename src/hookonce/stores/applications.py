@@ -75,9 +75,9 @@ class RegisteringStore(Protocol):
 
 
 def strangers(own: Application, known: Iterable[Application]) -> tuple[Application, ...]:
-    """Return the applications that are not linked to ``own``.
+    """Return the applications that share nothing with ``own``, directly or through others.
 
-    Two applications are linked if they share a handler or a secret, or through other applications.
+    Two applications share something if they have the same handler or the same secret.
     """
     family, others = [own], list(known)
     for one in family:  # the loop also visits applications that its body appends

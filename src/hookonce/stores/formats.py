@@ -31,15 +31,15 @@ OLD_SECONDS = WORKER_SECONDS + SEEN_SECONDS
 
 
 class FormatError(StoreError):
-    """The store has a format, or a number of shards, with which this process must not use it."""
+    """This process must not use the store, because of the store's format or number of shards."""
 
 
 class DamagedError(StoreError):
-    """The record of an event cannot be read, and no person has decided about the event yet."""
+    """The store cannot read an event's record; an operator must replay or discard the event."""
 
 
 class Upgrade(NamedTuple):
-    """What ``UpgradableStore.upgrade`` has done.
+    """The result of ``UpgradableStore.upgrade``.
 
     Attributes:
         before: the number of the store's format before the upgrade.
@@ -68,7 +68,7 @@ class UpgradableStore(Protocol):
 
 
 def unknown(found: int, known: Sequence[int]) -> FormatError:
-    """Return the error of a process that does not know the format of its store."""
+    """Return the error for a store whose format this process does not know."""
     if found > known[-1]:
         return FormatError(
             f"the store has format {found}, and this version of hookonce knows formats up to"
@@ -81,7 +81,7 @@ def unknown(found: int, known: Sequence[int]) -> FormatError:
 
 
 def outdated(found: int, known: Sequence[int]) -> tuple[str, ...]:
-    """Return a warning if the store has an older format than this version knows, else nothing."""
+    """Return a warning if the store's format is not the newest; else an empty tuple."""
     if found >= known[-1]:
         return ()
     text = (
@@ -104,7 +104,7 @@ def in_use(seconds: float) -> StoreError:
 
 
 def damaged() -> DamagedError:
-    """Return the error of a claim or an enqueue of an event whose record was set aside."""
+    """Return the error for claiming or enqueuing an event whose record was set aside."""
     return DamagedError(
         "the store's record of this event cannot be read and was set aside; look at it with"
         " `hookonce dead show`, then replay or discard it"
@@ -112,7 +112,7 @@ def damaged() -> DamagedError:
 
 
 def set_aside(count: int) -> tuple[str, ...]:
-    """Return a warning if records were set aside and wait for a person, else nothing."""
+    """Return a warning if the store has set records aside; else an empty tuple."""
     if not count:
         return ()
     text = (

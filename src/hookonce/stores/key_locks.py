@@ -5,7 +5,7 @@ the moment, and writes the record that it gets back. Three rules:
 
 - One token at a time holds a key lock, until its lease ends or it releases the key lock.
 - The watermark is a fact and only rises. An event below the watermark, or the event that set it, is
-  stale, whether the key lock is held or not.
+  stale, whether the key lock is held or not. A later generation of the event that set it is not.
 - Waiting events form a queue, so that a release can make the next event due. The queue is forgotten
   when the lease of the holder ends, because the waiting events are due again by then.
 """
@@ -53,7 +53,7 @@ def acquire(
     drop_ties: bool = False,
     waiting: DeliveryKey | None = None,
 ) -> tuple[AcquireResult, KeyLockRecord]:
-    """Acquire a key lock for ``lease`` seconds, or return why that is impossible."""
+    """Acquire a key lock for ``lease`` seconds; return ``Busy`` or ``Stale`` if that fails."""
     record = _at(record, moment)
     if record.token != token:
         succeeded = record.watermark
@@ -88,14 +88,16 @@ def release(
 
 
 def is_stale(watermark: Watermark, succeeded: Watermark, *, drop_ties: bool) -> bool:
-    """Return whether an event comes too late: a newer event, or the event itself, has succeeded."""
+    """Return whether an event comes too late: the event itself or a newer event has succeeded."""
+    if watermark.event_id == succeeded.event_id:
+        return watermark <= succeeded
     if watermark.created_unix_us == succeeded.created_unix_us:
-        return drop_ties or watermark.event_id == succeeded.event_id
+        return drop_ties
     return watermark < succeeded
 
 
 def has_ended(record: KeyLockRecord, moment: Moment) -> bool:
-    """Return whether the last lease has ended; the queue of waiting events ends with it."""
+    """Return whether the last lease has ended, and with it the queue of waiting events."""
     return moment.now >= min(record.until, moment.now + record.lease)
 
 
@@ -106,9 +108,9 @@ def is_forgotten(record: KeyLockRecord, moment: Moment) -> bool:
 
 
 def _at(record: KeyLockRecord, moment: Moment) -> KeyLockRecord:
-    """Return the record without its expired lease, queue and watermark."""
+    """Return the record without the parts (lease, queue, watermark) that have expired."""
     token, until, lease, waiting, watermark, watermark_until = record
-    # A lease with more time left than its length: the clock was set back or has restarted.
+    # Shorten a lease with more time left than its length: the clock was set back or has restarted.
     until = min(until, moment.now + lease)
     if moment.now >= until:
         token, waiting = None, ()

@@ -1,7 +1,8 @@
 """A store in memory: for tests, and for programs that may handle an event twice after a restart.
 
 At a restart it forgets everything. When it is full, it forgets the oldest done events, and logs a
-warning. It keeps no bodies: if a body must be kept, the receiver answers 500.
+warning. It keeps no bodies of events that failed: if such a body must be kept, the receiver answers
+500. Only a receiver with ``keep_handled`` has it keep the bodies of handled events.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from ..clock import Clock, system_clock
 from ..errors import StoreError
 from ..logs import get_logger
 from . import key_locks, life
 from .applications import MOST_REMEMBERED, REMEMBERED_SECONDS, Application
+from .handled import HandledEvent, HandledStats, Keeping, WantedHandled
+from .handled_in_memory import HandledInMemory
 from .key_locks import FREE, KeyLockRecord
 from .life import NEW, Moment, Record
 from .protocols import DEFAULT_RETENTION
 from .reconciling import MOST_SPANS, Span, joined
 from .record_store import EventStep, HeldEvent, KeyLockStep, RecordStore
+from .replays import ReplayBatch, ReplayPlan
 from .values import (
     Claimed,
     ClaimResult,
@@ -45,10 +49,10 @@ _NONE: frozenset[str] = frozenset()
 
 
 class MemoryStore(RecordStore):
-    """A store in memory, of a bounded number of events; for one event loop.
+    """A store in memory that holds a bounded number of events, for one event loop.
 
     Args:
-        retention: how long a done event is remembered; at least 26 hours.
+        retention: how long a done event is remembered; a receiver needs its sender's span at least.
         max_records: the largest number of events. A full store forgets the oldest done events
             early, with a warning; if no event is done, a claim raises StoreError.
         clock: Unix time in seconds.
@@ -75,13 +79,15 @@ class MemoryStore(RecordStore):
         self._buried = 0
         self._key_locks: OrderedDict[KeyLock, KeyLockRecord] = OrderedDict()
         self._accepted: OrderedDict[DeliveryKey, float] = OrderedDict()
-        # Pairs of a dictionary and a function that returns the time at which a value expires.
+        # Each dictionary with values that expire, and a function that returns the end of such a
+        # value.
         self._kept: tuple[tuple[OrderedDict[Any, Any], Callable[[Any], float]], ...] = (
             (self._done, float),
             (self._records, lambda record: max(record.expires, record.until)),
             (self._key_locks, lambda passage: max(passage.until, passage.watermark_until)),
             (self._accepted, float),
         )
+        self._handled = HandledInMemory(max_records, clock)
         self._ignored: dict[str, dict[str, list[Span]]] = {}
         self._applications: dict[str, dict[Application, float]] = {}
         self._forgotten = 0
@@ -92,7 +98,8 @@ class MemoryStore(RecordStore):
         if now < self._done.get(key, 0.0):
             return Done()
         expires = now + self.retention_seconds
-        # The row FREE.claim of `life.LIFE`, written out for speed: nearly every event is new.
+        # Nearly every event is new, so do FREE.claim of `life.LIFE` here, without a call: this is
+        # faster.
         if key not in self._records and key not in self._dead:
             self._make_room(now)
             self._records[key] = Record(token, now + lease, lease, 1, _NONE, _NONE, (), expires)
@@ -107,24 +114,59 @@ class MemoryStore(RecordStore):
     async def complete(self, claim: Claimed) -> None:
         self._finish(claim.key)
 
+    async def complete_and_keep(
+        self, claim: Claimed, delivery: Delivery, finished: Collection[str], keeping: Keeping
+    ) -> None:
+        self._finish(claim.key)
+        self._handled.keep(delivery, finished, keeping)
+
+    async def handled_events(
+        self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedHandled]
+    ) -> list[HandledEvent]:
+        return self._handled.list(after=after, limit=limit, **wanted)
+
+    async def handled_event(self, key: DeliveryKey) -> HandledEvent | None:
+        return self._handled.find(key)
+
+    async def handled_stats(self, endpoint: str) -> HandledStats:
+        return self._handled.stats(endpoint)
+
+    async def begin_replay_batch(
+        self, endpoint: str, handler: str, generation: int, plan: ReplayPlan
+    ) -> ReplayBatch:
+        return self._handled.begin(endpoint, handler, generation, plan)
+
+    async def end_replay_batch(self, batch: ReplayBatch) -> None:
+        self._handled.end(batch)
+
+    async def replay_batches(self, endpoint: str) -> list[ReplayBatch]:
+        return [*self._handled.batches(endpoint)]
+
     async def keep(
-        self, claim: Claimed, delivery: Delivery, *, dead_unix: float | None = None
+        self,
+        claim: Claimed,
+        delivery: Delivery,
+        *,
+        dead_unix: float | None = None,
+        renew: bool = False,
     ) -> Ownership:
-        """Refuse: this store keeps no bodies."""
+        """Raise StoreError, because this store keeps no bodies."""
         raise StoreError("the memory store keeps no bodies; use a SQLite store for dead letters")
 
-    async def keep_in_flight(self, delivery: Delivery, *, dead_unix: float | None = None) -> None:
-        """Refuse: this store keeps no bodies."""
+    async def keep_in_flight(
+        self, delivery: Delivery, *, dead_unix: float | None = None, renew: bool = False
+    ) -> None:
+        """Raise StoreError, because this store keeps no bodies."""
         raise StoreError("the memory store keeps no bodies; use a SQLite store for dead letters")
 
     async def replay(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult | None:
-        """Refuse: a replay needs the body."""
+        """Raise StoreError for a dead letter, because this store keeps no body to replay."""
         if key not in self._dead:
             return None
         raise StoreError("the memory store keeps no bodies, so there is nothing to replay")
 
     async def held_events(self, keys: Collection[DeliveryKey] | None = None) -> Iterable[HeldEvent]:
-        """Return the events of these keys; without keys, all events that are not done."""
+        """Return the events with these keys; if ``keys`` is None, all events that are not done."""
         if keys is None:
             others = (HeldEvent(key, record) for key, record in self._records.items())
             return chain(self._dead.values(), others)
@@ -132,7 +174,7 @@ class MemoryStore(RecordStore):
 
     async def prune(self) -> int:
         """Delete records whose retention is over, and return their number."""
-        return self._prune(self._clock(), at_most=self._max_records)
+        return self._prune(self._clock(), at_most=self._max_records) + self._handled.prune()
 
     def __str__(self) -> str:
         """Return the URL of a store in memory."""
@@ -140,7 +182,7 @@ class MemoryStore(RecordStore):
 
     @property
     def place(self) -> MemoryStore:
-        """The store itself, because no two stores share memory."""
+        """The identity of the store: the store itself, because two stores never share memory."""
         return self
 
     async def register(
@@ -260,7 +302,8 @@ class MemoryStore(RecordStore):
 
     def _make_room(self, now: float) -> None:
         if now >= self._prune_at:
-            # Two deletions for each new record keep up with the growth, without a long pause.
+            # Delete at most two records for each new record: this keeps up with the growth, without
+            # a long pause.
             self._prune(now, at_most=2)
             self._prune_at = self._oldest_end(now)
         held = len(self._done) + len(self._records) + len(self._dead) + len(self._key_locks)
@@ -270,7 +313,7 @@ class MemoryStore(RecordStore):
             raise StoreError("the memory store is full of events that are not done yet")
         self._forget_the_oldest(now)
         self._forgotten += 1
-        if self._forgotten & (self._forgotten - 1) == 0:  # warn at 1, 2, 4, 8 …
+        if self._forgotten & (self._forgotten - 1) == 0:  # warn at 1, 2, 4, 8 and so on
             _log.warning(
                 "the memory store is full (%d records) and has forgotten %d done events or"
                 " watermarks early; a late duplicate of one of them would be handled again",

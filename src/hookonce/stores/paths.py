@@ -16,7 +16,7 @@ Identity: TypeAlias = tuple[int, int]
 
 
 def identity_of(path: AnyPath) -> Identity | None:
-    """Return the identity of the file at a path; None if there is no readable entry."""
+    """Return the identity of the file at a path; None if the file's status cannot be read."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -25,7 +25,7 @@ def identity_of(path: AnyPath) -> Identity | None:
 
 
 def is_same_file(one: AnyPath, other: AnyPath) -> bool:
-    """Return whether two paths lead to one file, which may not exist yet."""
+    """Return whether two paths lead to the same file; the file need not exist yet."""
     identity = identity_of(one)
     if identity is not None or identity_of(other) is not None:
         return identity == identity_of(other)
@@ -33,7 +33,7 @@ def is_same_file(one: AnyPath, other: AnyPath) -> bool:
 
 
 def file_of_database(name: object) -> AnyPath | None:
-    """Return the file that ``sqlite3.connect`` opens for a name or URI; None if there is none."""
+    """Return the file that ``sqlite3.connect`` opens for a name or URI; None for no file."""
     if not isinstance(name, str | bytes | os.PathLike):
         return None
     path = os.fsencode(name)

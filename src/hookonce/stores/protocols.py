@@ -24,8 +24,8 @@ which it is due, and ``Store.release`` makes it due at once. ``Store.claim`` ans
 is in flight, since a worker will handle it. ``Store.keep`` changes nothing, since the inbox holds
 the delivery already.
 
-A store may also have the calls of ``applications``, ``activity`` and ``reconciling``. These three
-groups of calls are optional.
+A store may also have the calls of ``applications``, ``activity``, ``reconciling``, ``handled`` and
+``finishes``. These five groups of calls are optional.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, runtime_checkable
 
-from ..clock import span_seconds
 from ..errors import shows_half_built
-from ..sender import SCHEDULE_SECONDS
+from .handled import HandledStore
 from .values import (
     AcquireResult,
     Batch,
@@ -63,21 +62,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DEFAULT_RETENTION = timedelta(days=15)
-"""The sender's delivery log covers 14 days (interface, Limits); one more day is a reserve."""
+"""How long handled events are remembered: longer than any built-in sender delivers them again, and
+longer than the delivery log of the default sender, which ``reconcile`` compares."""
 
 WORKER_SECONDS = 30.0
 """A worker counts as running for this long after it last asked for work."""
-
-
-def check_retention(retention: float | timedelta) -> float:
-    """Return the retention of done records in seconds; ValueError if it is too short."""
-    seconds = span_seconds("retention", retention)
-    if seconds < SCHEDULE_SECONDS:
-        raise ValueError(
-            f"retention must be at least 26 hours, not {timedelta(seconds=seconds)}: the sender"
-            " retries for about 25 hours, and a forgotten event would be handled again"
-        )
-    return seconds
 
 
 class Flushes:
@@ -110,11 +99,11 @@ class BatchingStore(Protocol):
 
 
 class Claims(Protocol):
-    """Claims on events, one owner at a time, and how a claim ends."""
+    """Claims on events, with one owner at a time, and the calls that end a claim."""
 
     @property
     def keeps_bodies(self) -> bool:
-        """Whether dead letters and their bytes survive a restart."""
+        """Whether dead letters and their bodies survive a restart."""
         ...
 
     async def claim(self, key: DeliveryKey, token: Token, lease: float) -> ClaimResult:
@@ -159,7 +148,12 @@ class Claims(Protocol):
         ...
 
     async def keep(
-        self, claim: Claimed, delivery: Delivery, *, dead_unix: float | None = None
+        self,
+        claim: Claimed,
+        delivery: Delivery,
+        *,
+        dead_unix: float | None = None,
+        renew: bool = False,
     ) -> Ownership:
         """Keep the delivery during its claim, in case the claim ends without success.
 
@@ -169,10 +163,14 @@ class Claims(Protocol):
             dead_unix: Unix time until which the sender may send the event again; None if the sender
                 will not. After that time an event that is neither done nor claimed is a dead letter
                 (``INTERRUPTED``). Before that time the event can be claimed as usual.
+            renew: which time counts if calls name different times: the earliest, or with ``renew``
+                the latest. Once that time has come, the event stays a dead letter.
         """
         ...
 
-    async def keep_in_flight(self, delivery: Delivery, *, dead_unix: float | None = None) -> None:
+    async def keep_in_flight(
+        self, delivery: Delivery, *, dead_unix: float | None = None, renew: bool = False
+    ) -> None:
         """Keep a delivery whose event another caller has claimed; otherwise like ``keep``."""
         ...
 
@@ -191,7 +189,7 @@ class Claims(Protocol):
 
 
 class KeyLocks(Protocol):
-    """Key locks, which let one handler work on one key at a time, and their watermarks.
+    """Key locks, which let one call of a handler at a time run for a key, and their watermarks.
 
     The watermark of a key lock is the newest event that has succeeded under it. Key locks and the
     records of events are independent: no call changes both. The store deletes a key lock that is
@@ -209,7 +207,7 @@ class KeyLocks(Protocol):
         drop_ties: bool = False,
         waiting: DeliveryKey | None = None,
     ) -> AcquireResult:
-        """Acquire a key lock for ``lease`` seconds, or return why that is impossible.
+        """Acquire a key lock for ``lease`` seconds; return ``Busy`` or ``Stale`` if that fails.
 
         The token that holds the key lock acquires it again, with a new lease. So this call also
         extends a lease, and it may be repeated after an error.
@@ -219,8 +217,8 @@ class KeyLocks(Protocol):
             token: made once for a run of a handler.
             lease: seconds until the key lock is free, unless it is acquired again or released.
             watermark: the event's place in time, if events that come too late are to be dropped:
-                the answer is ``Stale`` if a newer event or this event has succeeded, also while
-                another caller holds the key lock.
+                the answer is ``Stale`` if a newer event has succeeded, or this event in its
+                generation or a later one; also while another caller holds the key lock.
             drop_ties: whether an event is stale as well if another event of the same time has
                 succeeded.
             waiting: an event of the inbox that joins the queue of the key lock, once, if another
@@ -253,7 +251,7 @@ class KeyLocks(Protocol):
 
 
 class DeadLetterQueue(Protocol):
-    """Dead letters, for a person to decide about."""
+    """Dead letters, which an operator replays or discards."""
 
     async def dead_letters(
         self, *, after: str | None = None, limit: int = 100, **wanted: Unpack[WantedDeadLetters]
@@ -299,7 +297,7 @@ class Reports(Protocol):
         ...
 
     async def known(self, endpoint: str, event_ids: Sequence[str]) -> dict[str, Known]:
-        """Return the states of these events of an endpoint; unknown events are left out."""
+        """Return the states of these events of an endpoint, without unknown events."""
         ...
 
     async def prune(self) -> int:
@@ -317,6 +315,7 @@ class Queue(Protocol):
         *,
         max_depth: int | None = None,
         max_bytes: int | None = None,
+        key_lock: KeyLock | None = None,
     ) -> EnqueueResult:
         """Store a delivery durably, unless its event is known.
 
@@ -330,13 +329,17 @@ class Queue(Protocol):
             token: made once per request.
             max_depth: the largest number of events of the endpoint that the inbox may hold.
             max_bytes: the largest sum of the sizes of their bodies.
+            key_lock: the key lock that the event's only handler needs; None if the event has other
+                handlers, which need not wait, or no key. It is a hint: a store may leave the event
+                in the inbox while another event has the key lock, so that workers do not fetch
+                events that cannot begin. The worker computes the key again.
         """
         ...
 
     async def fetch(
         self, limit: int, lease: float, *, endpoint: str, worker: str, token: Token
     ) -> Batch:
-        """Claim the events of an endpoint that are due, the longest due first.
+        """Claim due events of an endpoint; the event that has been due longest comes first.
 
         Each event counts an attempt. If the last attempt ended because its lease ran out, the
         event's history says so.
@@ -464,8 +467,8 @@ class Wrapped:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self.inner).__name__})"
 
-    async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - for subclasses
-        """Make a call of the other store; a subclass may act before and after it.
+    async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002 - a subclass may use the name
+        """Call the other store; a subclass may act before and after the call.
 
         Args:
             name: the name of the called method.
@@ -512,3 +515,15 @@ class WrappedInbox(Wrapped):
     entries = _passed(InboxStore.entries)
     entry = _passed(InboxStore.entry)
     make_due = _passed(InboxStore.make_due)
+
+
+class WrappedHandled(Wrapped):
+    """A ``Wrapped`` around a store that keeps handled events."""
+
+    complete_and_keep = _passed(HandledStore.complete_and_keep)
+    handled_events = _passed(HandledStore.handled_events)
+    handled_event = _passed(HandledStore.handled_event)
+    handled_stats = _passed(HandledStore.handled_stats)
+    begin_replay_batch = _passed(HandledStore.begin_replay_batch)
+    end_replay_batch = _passed(HandledStore.end_replay_batch)
+    replay_batches = _passed(HandledStore.replay_batches)

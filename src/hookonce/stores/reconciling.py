@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 JOIN_SECONDS = 600
 """Ignored deliveries of a type that are at most this far apart count as one span.
 
-A handler that is registered for a shorter time between two of them goes unnoticed. This limits the
-spans of a type to 144 a day.
+This limits the spans of a type to 144 a day. But if a handler was registered for a shorter time
+between two of these deliveries, the span hides this.
 """
 
 MOST_SPANS = 5000
@@ -28,7 +28,7 @@ MOST_TYPE_CHARACTERS = 128
 
 
 class Span(NamedTuple):
-    """A time in which deliveries of an event type were ignored, in Unix seconds.
+    """A span of time in which deliveries of an event type were ignored, in Unix seconds.
 
     Attributes:
         first_unix: when the first delivery came, rounded down.
@@ -59,18 +59,18 @@ class ReconcilingStore(Protocol):
     async def ignored(
         self, endpoint: str, event_types: Collection[str]
     ) -> dict[str, tuple[Span, ...]]:
-        """Return the spans of these types, oldest first; types without spans are left out."""
+        """Return when these types were ignored, oldest span first; omit types without spans."""
         ...
 
     async def accept(self, endpoint: str, event_ids: Sequence[str]) -> None:
-        """Mark gaps as accepted; the store remembers them as long as a done event.
+        """Mark gaps as accepted; the store remembers them for as long as it remembers a done event.
 
         Claims ignore this: if the event is delivered later, it is handled as usual.
         """
         ...
 
     async def accepted(self, endpoint: str, event_ids: Sequence[str]) -> frozenset[str]:
-        """Return those of the events that are accepted gaps."""
+        """Return the accepted gaps among these events."""
         ...
 
 

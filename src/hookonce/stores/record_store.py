@@ -14,12 +14,12 @@ from datetime import timedelta
 from itertools import islice
 from typing import NamedTuple, Self, TypeAlias, TypeVar, Unpack
 
-from ..clock import Clock, system_clock
+from ..clock import Clock, span_seconds, system_clock
 from ..errors import StoreError
 from . import key_locks, life
 from .key_locks import KeyLockRecord
 from .life import Moment, Record
-from .protocols import DEFAULT_RETENTION, check_retention
+from .protocols import DEFAULT_RETENTION
 from .values import (
     AcquireResult,
     Claimed,
@@ -49,7 +49,7 @@ _NONE: frozenset[str] = frozenset()
 
 
 class StepStore(ABC):
-    """The calls of a store that do one step of ``life`` or ``key_locks``."""
+    """A store that does each call as one step of ``life`` or ``key_locks``."""
 
     @abstractmethod
     def change_event(
@@ -119,18 +119,30 @@ class StepStore(ABC):
         )
 
     async def keep(
-        self, claim: Claimed, delivery: Delivery, *, dead_unix: float | None = None
+        self,
+        claim: Claimed,
+        delivery: Delivery,
+        *,
+        dead_unix: float | None = None,
+        renew: bool = False,
     ) -> Ownership:
         """Keep the delivery during its claim; see ``Claims.keep``."""
         return await self.change_event(
-            claim.key, lambda record, moment: life.keep(record, moment, claim, dead_unix), delivery
+            claim.key,
+            lambda record, moment: life.keep(record, moment, claim, dead_unix, renew=renew),
+            delivery,
         )
 
-    async def keep_in_flight(self, delivery: Delivery, *, dead_unix: float | None = None) -> None:
+    async def keep_in_flight(
+        self, delivery: Delivery, *, dead_unix: float | None = None, renew: bool = False
+    ) -> None:
         """Keep a delivery during another caller's claim; see ``Claims.keep_in_flight``."""
         await self.change_event(
             delivery.key,
-            lambda record, moment: (None, life.keep_in_flight(record, moment, dead_unix)),
+            lambda record, moment: (
+                None,
+                life.keep_in_flight(record, moment, dead_unix, renew=renew),
+            ),
             delivery,
         )
 
@@ -232,7 +244,8 @@ class HeldEvent(NamedTuple):
             return self._replace(record=record)
         if delivery is None:
             raise StoreError("there is no delivery to bury: none was passed, and none was kept")
-        # The time in microseconds is unique: a store makes at most one change per microsecond.
+        # The number is the time in microseconds. The number is unique, because a store makes at
+        # most one change per microsecond.
         return self._replace(record=record, delivery=delivery, number=time.time_ns() // 1000)
 
     def dead_letter(self, moment: Moment) -> DeadLetter | None:
@@ -250,7 +263,7 @@ class RecordStore(StepStore):
     events overrides them too.
 
     Args:
-        retention: how long a done event is remembered; at least 26 hours.
+        retention: how long a done event is remembered; a receiver needs its sender's span at least.
         clock: Unix time in seconds, also for leases.
     """
 
@@ -259,12 +272,12 @@ class RecordStore(StepStore):
     def __init__(
         self, *, retention: float | timedelta = DEFAULT_RETENTION, clock: Clock = system_clock
     ) -> None:
-        self.retention_seconds: float = check_retention(retention)
+        self.retention_seconds: float = span_seconds("retention", retention, positive=True)
         self._clock = clock
 
     @abstractmethod
     async def held_events(self, keys: Collection[DeliveryKey] | None = None) -> Iterable[HeldEvent]:
-        """Return the events of these keys, or all events; unknown events may be left out."""
+        """Return the events with these keys (None: all); unknown events may be left out."""
 
     @abstractmethod
     async def prune(self) -> int:
@@ -274,7 +287,7 @@ class RecordStore(StepStore):
         """
 
     def moment(self) -> Moment:
-        """Return the current time, as the steps of ``life`` take it."""
+        """Return the current time as the ``Moment`` that the steps of ``life`` take."""
         now = self._clock()
         return Moment(now, now, now + self.retention_seconds)
 

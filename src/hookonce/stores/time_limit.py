@@ -1,4 +1,7 @@
-"""Time limits for single calls. During an attempt, the timer of ``Attempts`` replaces them."""
+"""Time limits for single calls; each call has its own timer.
+
+An attempt's own calls to the store have no timer: ``Lease.ask`` limits them.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ class BrokenStoreError(StoreError):
 
 
 class OutOfTimeError(TimeoutError):
-    """A time limit of this module has ended a call. A TimeoutError comes from the call itself."""
+    """A time limit of this module ended a call; a plain TimeoutError comes from the call itself."""
 
 
 async def within(seconds: float, call: Awaitable[T]) -> T:
-    """Return the result of a store's call; StoreError if it fails or takes over ``seconds``."""
+    """Return the result of a store's call; raise StoreError if it fails or exceeds ``seconds``."""
     try:
         return await limited(seconds, call)
     except StoreError:
@@ -52,13 +55,13 @@ async def set_within(seconds: float | None, event: asyncio.Event) -> bool:
 
 
 def store_error(error: BaseException) -> StoreError:
-    """Log an error other than StoreError, and return the StoreError to raise for it."""
+    """Log an error other than StoreError, and return the StoreError to raise instead."""
     _log.error("the store raised an error that is no StoreError", exc_info=error)
     return BrokenStoreError(f"the store raised {type(error).__name__}")
 
 
 async def limited(seconds: float, call: Awaitable[T]) -> T:
-    """Return the result of an awaitable; OutOfTimeError if it takes longer.
+    """Return the result of an awaitable; raise OutOfTimeError if it takes too long.
 
     Like ``asyncio.timeout`` around an ``await``, but it sets a timer only when the call first
     waits: most bodies have already arrived, and a store in memory never waits.
@@ -84,7 +87,7 @@ async def _awaited(call: Awaitable[T]) -> T:
 
 
 class _Rest(Generic[T]):
-    """The rest of a call that is suspended at its first wait."""
+    """Awaits the rest of a call that is suspended at its first wait."""
 
     def __init__(self, steps: Generator[Any, Any, T], awaited: object) -> None:
         self._steps = steps
@@ -96,7 +99,7 @@ class _Rest(Generic[T]):
             while True:
                 try:
                     sent = yield awaited
-                except BaseException as error:  # noqa: BLE001 - raised again inside the call that waits
+                except BaseException as error:  # noqa: BLE001 - the waiting call gets the error, and may catch it
                     awaited = self._steps.throw(error)
                 else:
                     awaited = self._steps.send(sent)

@@ -24,15 +24,16 @@ Token = NewType("Token", str)
 """A random name of one request; a store answers a repeated request as it did the first time."""
 
 
-# Not `secrets`: its system call releases the interpreter's lock in the middle of a request. The
+# Do not use `secrets`: its system call releases the interpreter's lock during a request. The
 # thread of a SQLite store would take the lock, and the event loop would wait for it.
 _random = Random()  # noqa: S311 - a token is not secret, only unique
-os.register_at_fork(after_in_child=_random.seed)
+if hasattr(os, "register_at_fork"):  # Windows cannot fork
+    os.register_at_fork(after_in_child=_random.seed)
 
 
 def new_token() -> Token:
     """Return a token that no other request has."""
-    # Add the time, because two machines that are restored from one snapshot draw the same numbers.
+    # Add the time: two machines that are restored from one snapshot draw the same random numbers.
     return Token(hex(_random.getrandbits(64) << 64 | time.time_ns()))
 
 
@@ -41,7 +42,7 @@ INTERRUPTED = "the process ended, or its lease ran out"
 
 
 def delivery_key(endpoint: str, event_id: str) -> DeliveryKey:
-    """Return the key under which an event is handled once.
+    """Return the key of an event; handlers run once for each key.
 
     The endpoint is part of the key: two endpoints of one workspace receive the same webhook-id.
     """
@@ -80,7 +81,7 @@ class InFlight:
 
     @property
     def until(self) -> datetime:
-        """When the lease ends, as an aware UTC ``datetime``."""
+        """The end of the lease, as an aware UTC ``datetime``."""
         return utc(self.until_unix)
 
 
@@ -114,7 +115,7 @@ class Known(StrEnum):
 
 
 class Ownership(Enum):
-    """Whether the caller still owned the claim, so that the store did the step."""
+    """Whether the caller still owned the claim; the store does the step only for the owner."""
 
     HELD = "held"
     LOST = "lost"
@@ -139,12 +140,12 @@ class Delivery(NamedTuple):
 
     @property
     def key(self) -> DeliveryKey:
-        """The key under which the event is handled once."""
+        """The key of the event; handlers run once for each key."""
         return delivery_key(self.endpoint, self.event_id)
 
     @property
     def received_at(self) -> datetime:
-        """When the delivery arrived, as an aware UTC ``datetime``."""
+        """The time of the delivery's arrival, as an aware UTC ``datetime``."""
         return utc(self.received_unix)
 
     def __repr__(self) -> str:
@@ -153,7 +154,7 @@ class Delivery(NamedTuple):
 
 
 class DeadReason(StrEnum):
-    """Why an event became a dead letter."""
+    """The reason why an event became a dead letter."""
 
     UNREADABLE = "unreadable"
     REJECTED = "rejected"
@@ -181,13 +182,13 @@ class FailedAttempt:
 
     @property
     def ended_at(self) -> datetime:
-        """When the attempt ended, as an aware UTC ``datetime``."""
+        """The end of the attempt, as an aware UTC ``datetime``."""
         return utc(self.ended_unix)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An event that is not tried again, with the facts that an operator needs to decide about it.
+    """An event that the receiver does not try again, with the facts for an operator's decision.
 
     Attributes:
         delivery: the delivery; its body is empty in listings.
@@ -218,7 +219,7 @@ class DeadLetter:
 
     @property
     def buried_at(self) -> datetime:
-        """When the event became, or will become, a dead letter, as an aware UTC ``datetime``."""
+        """The time at which the event becomes a dead letter, as an aware UTC ``datetime``."""
         return utc(self.buried_unix)
 
     def matches(self, wanted: WantedDeadLetters) -> bool:
@@ -236,7 +237,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """How much a store holds now.
+    """The numbers of events and workers that a store knows now, and the size of its inbox.
 
     Attributes:
         in_flight: live claims.
@@ -265,7 +266,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The event was already in the inbox, where it waits or is being handled."""
+    """The event was already in the inbox: it waits there, or a worker is handling it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +371,7 @@ class WantedDeadLetters(Wanted, total=False):
 
 
 class KeyLock(NamedTuple):
-    """The lock that lets one handler work on one key at a time.
+    """A lock that lets one call of a handler at a time run for a key.
 
     Attributes:
         endpoint: the name of the receiving endpoint.
@@ -390,19 +391,22 @@ class KeyLock(NamedTuple):
 
 
 class Watermark(NamedTuple):
-    """When an event was created, and its id: the watermark of a newer event compares greater.
+    """The creation time and the id of an event; the watermark of a newer event compares greater.
 
     Attributes:
         created_unix_us: when the event was created, in Unix microseconds.
         event_id: the webhook-id.
+        generation: 0, or the number of a replay on purpose; a later generation of the same event
+            compares greater.
     """
 
     created_unix_us: int
     event_id: str
+    generation: int = 0
 
     @property
     def created_at(self) -> datetime:
-        """When the event was created, as an aware UTC ``datetime``."""
+        """The time of the event's creation, as an aware UTC ``datetime``."""
         return utc(self.created_unix_us / 1_000_000)
 
 
@@ -423,13 +427,16 @@ class Busy:
 
     @property
     def until(self) -> datetime:
-        """When the lease ends, as an aware UTC ``datetime``."""
+        """The end of the lease, as an aware UTC ``datetime``."""
         return utc(self.until_unix)
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The event comes too late: a newer event, or this event, has succeeded; see ``watermark``."""
+    """The event comes too late: a newer event, or this event, has succeeded; see ``watermark``.
+
+    The event itself has succeeded if its generation, or a later one, has.
+    """
 
     watermark: Watermark
 
@@ -438,7 +445,7 @@ AcquireResult: TypeAlias = Acquired | Busy | Stale
 """The result of acquiring a key lock."""
 
 
-# SQLite's row ids, and so its bindings, are at most 2**63 - 1.
+# At most 18 digits, because SQLite's row ids and bound integers end at 2**63 - 1.
 _NUMBER = re.compile("[0-9]{1,18}")
 
 

@@ -23,12 +23,15 @@ from typing import Any, Self, TypeAlias
 from pydantic import JsonValue
 
 from ..clock import span_seconds, system_clock
-from ..events import Event
+from ..events import Envelope, Event, Place
+from ..events.writing import body_of
 from ..http.app import ASGIApp
 from ..http.inprocess import Answer, Lifespan, exchange, whole
+from ..receiver.mounted import receivers_in
 from ..samples.events import event_body, make_event, new_event_id
 from ..samples.finite import non_finite
-from ..sender import ATTEMPTS
+from ..senders.built_in import publishing
+from ..senders.sender import Sender, check_sender
 from ..verification.signature import sign
 
 __all__ = [
@@ -72,56 +75,82 @@ def signed_request(
     message_id: str | None = None,
     attempt: int = 1,
     skew: float | timedelta = 0.0,
-    service: str = "example",
+    sender: Sender = publishing,
 ) -> SignedRequest:
     """Return a request that delivers a payload, with its signature.
 
     Args:
         payload: an event, an envelope as a mapping, or raw bytes.
         secrets: the secret to sign with, or several, as during a rotation.
-        message_id: the webhook-id; by default the payload's id, or a new id if it has none.
-        attempt: the number in the delivery-attempt header, from 1.
+        message_id: the webhook-id; by default the id of an event, or the id in another payload if
+            the sender's envelope has a place for it, or a new id.
+        attempt: the number in the delivery-attempt header, from 1, if the sender has that header.
         skew: how long ago it was signed (seconds or a ``timedelta``); negative for the future.
-        service: the sender's name in its own headers.
+        sender: who sends: names the headers, and says where an event's fields are in the body.
+            Without the name of a service the names of the hints begin with ``example``.
 
     Raises:
+        TypeError: an event is given, and the sender's envelope has a function; give bytes.
         ValueError: a mapping holds NaN or an infinity, or the time is not a valid timestamp.
     """
-    event_id, event_type = None, None
+    check_sender(sender)
+    event_id, event_type = _names_in(payload, sender.envelope)
     if isinstance(payload, Event):
-        event_id, event_type = payload.id, payload.type
-        body = payload.model_dump_json(exclude_unset=True).encode()
+        body = body_of(payload, sender.envelope, exclude_unset=True)
     elif isinstance(payload, bytes):
         body = payload
-        event_id, event_type = _names_in(body)
     else:
-        event_id, event_type = str(payload.get("id", "")), str(payload.get("type", ""))
         if (place := non_finite(payload)) is not None:
             raise ValueError(f"{place}: JSON has no NaN or infinity; to send it anyway, give bytes")
         body = json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
     timestamp = system_clock() - span_seconds("skew", skew, signed=True)
+    hints = sender.hints
+    service = sender.name if hints is None else hints.service or "example"
     headers = {
         "content-type": "application/json",
         "user-agent": f"{service}-webhooks/1.0 (+https://docs.example/webhooks)",
-        f"{service}-event-type": event_type or "unknown",
-        f"{service}-delivery-attempt": str(attempt),
-        **sign(secrets, message_id or event_id or new_event_id(), body, timestamp=timestamp),
     }
+    if hints is not None:
+        headers |= {
+            f"{service}-{hints.event_type}": event_type or "unknown",
+            f"{service}-{hints.attempt}": str(attempt),
+        }
+    headers |= sign(secrets, message_id or event_id, body, sender=sender, timestamp=timestamp)
     return SignedRequest(body, headers)
 
 
-def _names_in(body: bytes) -> tuple[str | None, str | None]:
-    try:
-        envelope = json.loads(body)
-    except (ValueError, RecursionError):
-        return None, None
-    if not isinstance(envelope, dict):
-        return None, None
-    event_id, event_type = envelope.get("id"), envelope.get("type")
-    return (
-        event_id if isinstance(event_id, str) else None,
-        event_type if isinstance(event_type, str) else None,
-    )
+def _names_in(payload: Payload, envelope: Envelope) -> tuple[str, str | None]:
+    """Return the id and the type of a payload; without an id, return a new one."""
+    if isinstance(payload, Event):
+        return payload.id, payload.type
+    body: object = payload
+    if isinstance(payload, bytes):
+        try:
+            body = json.loads(payload)
+        except (ValueError, RecursionError):
+            body = None
+    return _text_at(envelope.id, body) or new_event_id(), _text_at(envelope.type, body)
+
+
+def _text_at(place: Place | None, body: object) -> str | None:
+    if not isinstance(place, str):
+        return None
+    for name in place.split("."):
+        body = body.get(name) if isinstance(body, Mapping) else None
+    return body if isinstance(body, str) else None
+
+
+def _sender_of(app: ASGIApp, path: str) -> Sender:
+    """Return the sender of the receiver at a path of an application."""
+    found = receivers_in(app)
+    at_path = [one for one in found if one.path.rstrip("/") == path.rstrip("/")]
+    senders = [one.receiver.sender for one in at_path or found]
+    if any(one != senders[0] for one in senders):
+        raise ValueError(
+            f"the application has receivers of several senders, and none at {path!r}; give path="
+            " or sender="
+        )
+    return senders[0] if senders else publishing
 
 
 class TestSender:
@@ -133,10 +162,14 @@ class TestSender:
         app: a receiver, or an application with its routes.
         secrets: the secret to sign with; several secrets give several signatures.
         path: the path of the receiver in the application.
-        service: the sender's name in its own headers.
+        sender: who sends; by default the sender of the receiver, which is looked for in an
+            application as ``hookonce doctor`` does; the publishing service if none is found.
 
     Attributes:
         answers: every answer so far, in order of arrival.
+
+    Raises:
+        ValueError: the application has receivers of several senders, and none at ``path``.
     """
 
     __test__ = False  # without this, pytest would collect the class as a test
@@ -147,12 +180,13 @@ class TestSender:
         *,
         secrets: str | Sequence[str],
         path: str = "/webhooks",
-        service: str = "example",
+        sender: Sender | None = None,
     ) -> None:
         self._app = app
         self._secrets = secrets
         self._path = path
-        self._service = service
+        self._sender = _sender_of(app, path) if sender is None else sender
+        check_sender(self._sender)
         self._lifespan: Lifespan | None = None
         self.answers: list[Answer] = []
 
@@ -179,7 +213,8 @@ class TestSender:
 
         Args:
             payload: an event, an envelope as a mapping, or raw bytes.
-            attempt: the number in the delivery-attempt header, from 1.
+            attempt: the number in the delivery-attempt header, from 1, if the sender has that
+                header.
             skew: how long ago it was signed (seconds or a ``timedelta``); negative for the future.
             tamper: change one byte of the body after signing.
             secrets: sign with other secrets.
@@ -191,23 +226,27 @@ class TestSender:
             message_id=message_id,
             attempt=attempt,
             skew=skew,
-            service=self._service,
+            sender=self._sender,
         )
         return await self.post(request.tampered() if tamper else request)
 
     async def send_copies(self, payload: Payload, copies: int) -> list[Answer]:
         """Deliver several copies at the same time and return their answers."""
-        return list(await asyncio.gather(*(self.send(payload) for _ in range(copies))))
+        event_id, _ = _names_in(payload, self._sender.envelope)
+        sending = (self.send(payload, message_id=event_id) for _ in range(copies))
+        return list(await asyncio.gather(*sending))
 
     async def send_until_accepted(self, payload: Payload) -> list[Answer]:
-        """Deliver until a 2xx, up to nine times like the service, but without waiting in between.
+        """Deliver until a 2xx answer, at most as often as the sender does, and without pauses.
 
-        The ninth attempt is the last chance only if the event is old enough: make the event with
-        ``created_at`` 21 hours ago.
+        A sender that publishes no schedule delivers by the example of the specification. The last
+        attempt is the last chance only if the event is old enough: for the publishing service, make
+        the event with ``created_at`` 21 hours ago.
         """
         answers = []
-        for attempt in range(1, ATTEMPTS + 1):
-            answers.append(await self.send(payload, attempt=attempt))
+        event_id, _ = _names_in(payload, self._sender.envelope)
+        for attempt in range(1, len(self._sender.rules.tried_retry_seconds) + 2):
+            answers.append(await self.send(payload, attempt=attempt, message_id=event_id))
             if 200 <= answers[-1].status < 300:
                 break
         return answers

@@ -12,9 +12,10 @@ from typing import Protocol
 import pytest
 
 from ..clock import system_clock
-from ..emulator import Chaos, EmulatedService, VirtualClock, WorkspaceData
+from ..emulator import Chaos, EmulatedService, RequestFaults, VirtualClock, WorkspaceData
 from ..emulator.timeline import TimeSource
 from ..http.app import ASGIApp
+from ..senders import Sender
 from ..verification.secrets import new_secret
 from . import TestSender
 
@@ -31,8 +32,13 @@ __all__ = [
 class SenderFactory(Protocol):
     """Makes senders that deliver to an application and sign with ``webhook_secret``."""
 
-    def __call__(self, app: ASGIApp, *, path: str = "/webhooks") -> TestSender:
-        """Return a sender for a receiver, or for an application that receives at ``path``."""
+    def __call__(
+        self, app: ASGIApp, *, path: str = "/webhooks", sender: Sender | None = None
+    ) -> TestSender:
+        """Return a sender for a receiver, or for an application that receives at ``path``.
+
+        It sends as the receiver's sender does; see ``TestSender``.
+        """
         ...
 
 
@@ -45,7 +51,7 @@ class ServiceFactory(Protocol):
         *,
         path: str = "/webhooks",
         clock: TimeSource = system_clock,
-        chaos: Chaos | None = None,
+        chaos: Chaos | RequestFaults | None = None,
         seed: int | None = None,
         data: WorkspaceData | None = None,
     ) -> EmulatedService:
@@ -63,15 +69,15 @@ def webhook_secret() -> str:
 def webhook_sender(webhook_secret: str) -> SenderFactory:
     """Return a function that makes a ``TestSender`` for a receiver or application."""
 
-    def make(app: ASGIApp, *, path: str = "/webhooks") -> TestSender:
-        return TestSender(app, secrets=webhook_secret, path=path)
+    def make(app: ASGIApp, *, path: str = "/webhooks", sender: Sender | None = None) -> TestSender:
+        return TestSender(app, secrets=webhook_secret, path=path, sender=sender)
 
     return make
 
 
 @pytest.fixture
 def virtual_clock() -> VirtualClock:
-    """Return a clock for a receiver and its service; only the test moves it."""
+    """Return a clock that only the test moves, for a receiver and its service."""
     return VirtualClock()
 
 
@@ -84,7 +90,7 @@ def emulated_service(webhook_secret: str) -> ServiceFactory:
         *,
         path: str = "/webhooks",
         clock: TimeSource = system_clock,
-        chaos: Chaos | None = None,
+        chaos: Chaos | RequestFaults | None = None,
         seed: int | None = None,
         data: WorkspaceData | None = None,
     ) -> EmulatedService:

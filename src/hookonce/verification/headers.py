@@ -1,7 +1,8 @@
 """The grammar of a delivery's headers: raw headers are parsed here, once.
 
-Three headers are signed (interface, Events: Delivery format). The service's own two headers are
-outside the signature, so they are only hints.
+Three headers are signed (Standard Webhooks: Webhook headers). Their names have the prefix
+``webhook``, or a sender's own prefix such as ``svix``. The three headers with one prefix are a
+family. Headers outside the signature are only hints.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
-from ..errors import Refusal, VerificationError
+from ..errors import Refusal, VerificationError, no_sender
 
 RawHeaders: TypeAlias = (
     Mapping[str, str]
@@ -23,22 +24,29 @@ RawHeaders: TypeAlias = (
 """A mapping, or any iterable of (name, value) pairs, str or bytes, names in any case."""
 
 SignedParts: TypeAlias = tuple[str, int, bytes, tuple[bytes, ...]]
-"""The webhook-id, the timestamp, the signed bytes before the body, and the ``v1`` signatures."""
+"""The webhook-id, the timestamp, the signed bytes before the body, and the signatures."""
 
 _Pairs: TypeAlias = Iterable[tuple[str | bytes, str | bytes]]
 
 _NAME = itemgetter(0)
 
 _ID, _TIMESTAMP, _SIGNATURE = range(3)
-_FIELDS: dict[str | bytes, int] = {
-    spelling: field
-    for name, field in (
-        ("webhook-id", _ID),
-        ("webhook-timestamp", _TIMESTAMP),
-        ("webhook-signature", _SIGNATURE),
-    )
-    for spelling in (name.encode(), name)
-}
+_ENDINGS = ("-id", "-timestamp", "-signature")
+
+
+def _fields_of(prefix: str) -> dict[str | bytes, int]:
+    """Map the three header names with a prefix, as text and as bytes, to the fields they hold."""
+    return {
+        spelling: field
+        for field, ending in enumerate(_ENDINGS)
+        for spelling in (f"{prefix}{ending}", f"{prefix}{ending}".encode())
+    }
+
+
+WEBHOOK = ("webhook",)
+"""The prefix of the signed headers that the specification names."""
+
+_FIELDS = _fields_of(*WEBHOOK)
 
 _NAME_LENGTHS = frozenset(len(spelling) for spelling in _FIELDS)
 
@@ -53,12 +61,15 @@ _TIMESTAMP_MAX_DIGITS = 11
 _ZERO = ord("0")
 
 # The sender sends at most two signatures, one for each secret of a rotation. Sixteen leave room for
-# other versions, and bound the work that a forged header can cause.
+# other versions, and bound the work that a forged header can cause. Each `v1a` signature hashes the
+# whole body again and takes much longer to check, so fewer of them are read.
 _MAX_SIGNATURES = 16
+_MAX_ASYMMETRIC = 4
 
-_V1 = b"v1,"
-_TEXT_LENGTH = 44  # base64 of 32 bytes
-_ENTRY_LENGTH = len(_V1) + _TEXT_LENGTH
+# A parsed signature keeps its version, because only signatures of the same scheme are compared.
+V1, V1A = b"v1,", b"v1a,"
+_V1_LENGTH = len(V1) + 44  # base64 of 32 bytes
+_V1A_LENGTH = len(V1A) + 88  # base64 of 64 bytes
 
 
 def is_message_id(text: str) -> bool:
@@ -73,28 +84,125 @@ def header_pairs(headers: RawHeaders) -> _Pairs:
     return pairs  # type: ignore[no-any-return]  # cast() would be a call on the hot path
 
 
-class DeliveryHints(NamedTuple):
-    """The service's own two headers. They are not signed: show them, but never trust them.
+class Hints(NamedTuple):
+    """The names of a sender's headers outside the signature: ``<service>-<ending>``.
 
     Attributes:
-        event_type: ``<service>-event-type``, or None.
-        attempt: ``<service>-delivery-attempt``, from 1; None if it is missing or unreadable.
+        event_type: the ending of the header with the type of the event.
+        attempt: the ending of the header with the number of the attempt, from 1.
+        service: the prefix of both, in any case; None takes the endings with any prefix.
+    """
+
+    event_type: str = "event-type"
+    attempt: str = "delivery-attempt"
+    service: str | None = None
+
+
+class Signing(Protocol):
+    """The sender's headers and tolerance, on which the verification of a delivery depends.
+
+    ``hookonce.senders.Sender`` is such a class.
+    """
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The prefixes of the signed headers."""
+        ...
+
+    @property
+    def hints(self) -> Hints | None:
+        """The headers outside the signature; None if the sender has none."""
+        ...
+
+    @property
+    def tolerance_seconds(self) -> float:
+        """The largest difference allowed between a timestamp and the clock, in both directions."""
+        ...
+
+
+class HeaderNames:
+    """The names of a sender's headers, looked up once for all of its deliveries.
+
+    It is compared by identity, because each delivery looks it up in caches.
+
+    Args:
+        prefixes: the prefixes of the signed headers, each the prefix of a family.
+        hints: the names of the headers outside the signature.
+    """
+
+    __slots__ = ("endings", "families", "fields", "prefixes", "service")
+
+    def __init__(self, prefixes: tuple[str, ...], hints: Hints | None) -> None:
+        self.prefixes = prefixes
+        self.families = tuple(_fields_of(prefix) for prefix in prefixes)
+        self.fields: dict[str | bytes, tuple[int, int]] = {
+            name: (family, field)
+            for family, fields in enumerate(self.families)
+            for name, field in fields.items()
+        }
+        self.endings: tuple[tuple[str, int], ...] = ()
+        self.service: str | None = None
+        if hints is not None:
+            self.endings = (f"-{hints.event_type}", 0), (f"-{hints.attempt}", 1)
+            self.service = None if hints.service is None else hints.service.lower()
+
+
+_names = lru_cache(maxsize=64)(HeaderNames)
+
+
+def names_of(sender: Signing | None) -> HeaderNames:
+    """Return the names of a sender's headers; by default the names that most senders use."""
+    if sender is None:
+        return _names(WEBHOOK, Hints())
+    try:
+        return _names(sender.headers, sender.hints)
+    except AttributeError:
+        raise no_sender(sender) from None
+
+
+def families_of(sender: Signing | None) -> HeaderNames | None:
+    """Return the names of a sender's headers; None for ``webhook-*``, which has a faster path."""
+    if sender is None:
+        return None
+    try:
+        prefixes = sender.headers
+    except AttributeError:
+        raise no_sender(sender) from None
+    return None if prefixes == WEBHOOK else names_of(sender)
+
+
+def families_in(headers: RawHeaders) -> tuple[str, ...]:
+    """Return the prefixes with which ``headers`` has all three signed headers, of any sender."""
+    names = {_text(name).lower() for name, _ in header_pairs(headers)}
+    prefixes = (name.removesuffix(_ENDINGS[_ID]) for name in names if name.endswith(_ENDINGS[_ID]))
+    return tuple(
+        sorted(one for one in prefixes if all(f"{one}{ending}" in names for ending in _ENDINGS))
+    )
+
+
+class DeliveryHints(NamedTuple):
+    """The sender's headers outside the signature: show them, but never trust them.
+
+    Attributes:
+        event_type: the type of the event; None if it is missing.
+        attempt: the number of the attempt, from 1; None if it is missing or unreadable.
     """
 
     event_type: str | None = None
     attempt: int | None = None
 
     @classmethod
-    def parse(cls, headers: RawHeaders, service: str | None = None) -> DeliveryHints:
+    def parse(cls, headers: RawHeaders, sender: Signing | None = None) -> DeliveryHints:
         """Return the hints in ``headers``; an unusable hint is None, never an error.
 
         Args:
             headers: in any accepted shape.
-            service: the service's name; without it the endings of the names are enough.
+            sender: the sender; by default every header is a hint whose name ends in
+                ``-event-type`` or ``-delivery-attempt``.
         """
         pairs = list(header_pairs(headers))
         try:
-            places = _places(tuple(map(_NAME, pairs)), service)
+            places = _places(tuple(map(_NAME, pairs)), names_of(sender))
         except TypeError:  # a header's name is not hashable
             return cls()
         return _hints(places, pairs)
@@ -107,7 +215,7 @@ class DeliveryHeaders(NamedTuple):
         message_id: the webhook-id.
         timestamp: when the sender signed this attempt, in Unix seconds.
         signed_prefix: the bytes ``{webhook-id}.{webhook-timestamp}.`` as they arrived.
-        signatures: the base64 text of each well-formed ``v1`` entry.
+        signatures: each well-formed entry with its version: ``v1,…`` or ``v1a,…``.
     """
 
     message_id: str
@@ -119,34 +227,37 @@ class DeliveryHeaders(NamedTuple):
         return f"DeliveryHeaders({self.message_id!r}, {self.timestamp}, <signatures>)"
 
     @classmethod
-    def parse(cls, headers: RawHeaders) -> DeliveryHeaders:
+    def parse(cls, headers: RawHeaders, sender: Signing | None = None) -> DeliveryHeaders:
         """Return the signed headers in ``headers``.
 
         ``bytes`` are used as they are; ``str`` is encoded as UTF-8, as senders sign it.
 
+        Args:
+            headers: in any accepted shape.
+            sender: the sender; by default the headers are ``webhook-*``.
+
         Raises:
-            VerificationError: a header is missing, malformed, or repeated with another value.
+            VerificationError: a header is missing, malformed, or repeated with another value, or
+                two families differ.
         """
-        return cls(*signed_parts(headers))
+        return cls(*signed_parts(headers, families_of(sender)))
 
 
-def read_headers(
-    headers: RawHeaders, service: str | None = None
-) -> tuple[SignedParts, DeliveryHints]:
+def read_headers(headers: RawHeaders, names: HeaderNames) -> tuple[SignedParts, DeliveryHints]:
     """Return the signed headers and the hints, in one pass over ``headers``.
 
     Args:
         headers: as for ``DeliveryHeaders.parse``.
-        service: as for ``DeliveryHints.parse``.
+        names: the names of the sender's headers.
 
     Raises:
         VerificationError: as ``DeliveryHeaders.parse`` does.
     """
     pairs: Any = headers if headers.__class__ is list else list(header_pairs(headers))
     try:
-        places = _places(tuple(map(_NAME, pairs)), service)
+        places = _places(tuple(map(_NAME, pairs)), names)
     except TypeError:  # a header's name is not hashable
-        return signed_parts(pairs), DeliveryHints()
+        return signed_parts(pairs, names), DeliveryHints()
     hints = _hints(places, pairs)
     if places.signed is not None:
         id_at, timestamp_at, signature_at = places.signed
@@ -154,46 +265,69 @@ def read_headers(
         signature = pairs[signature_at][1]
         is_usual = message_id.__class__ is timestamp.__class__ is signature.__class__ is bytes
         if is_usual and message_id and timestamp and signature:
-            signed = (
-                _id_text(message_id),
-                _unix_seconds(timestamp),
-                b".".join((message_id, timestamp, b"")),
-                _v1_entries(signature),
-            )
+            try:
+                signed = (
+                    _id_text(message_id),
+                    _unix_seconds(timestamp),
+                    b".".join((message_id, timestamp, b"")),
+                    _entries(signature),
+                )
+            except VerificationError as error:
+                raise _naming(error, names) from None
             return signed, hints
-    return signed_parts(pairs), hints
+    return signed_parts(pairs, names), hints
 
 
-def signed_parts(headers: RawHeaders) -> SignedParts:
+def signed_parts(headers: RawHeaders, names: HeaderNames | None = None) -> SignedParts:
     """Parse the signed headers like ``DeliveryHeaders.parse``, but into a plain tuple.
 
     Verification unpacks the tuple at once, and an object would only cost time.
+
+    Args:
+        headers: as for ``DeliveryHeaders.parse``.
+        names: the names of the sender's headers; None for ``webhook-*`` alone.
     """
-    found = None
-    if headers.__class__ is list:
-        found = _usual(headers)
-    elif headers.__class__ is dict:
-        found = _spelled(headers)
-    message_id, timestamp, signature = found or _found(headers)
+    try:
+        found = None
+        if names is not None:
+            found = _agreed(headers, names.families)
+        elif headers.__class__ is list:
+            found = _usual(headers)
+        elif headers.__class__ is dict:
+            found = _spelled(headers)
+        message_id, timestamp, signature = found or _found(headers)
+        if not (message_id and timestamp and signature):
+            _refuse_missing(message_id, timestamp)
+        return (
+            _id_text(message_id),
+            _unix_seconds(timestamp),
+            b".".join((message_id, timestamp, b"")),
+            _entries(signature),
+        )
+    except VerificationError as error:
+        if names is None:
+            raise
+        raise _naming(error, names) from None
+
+
+def _refuse_missing(message_id: bytes | None, timestamp: bytes | None) -> NoReturn:
     if not message_id:
         raise VerificationError(Refusal.MISSING_ID)
     if not timestamp:
         raise VerificationError(Refusal.MISSING_TIMESTAMP)
-    if not signature:
-        raise VerificationError(Refusal.MISSING_SIGNATURE)
-    return (
-        _id_text(message_id),
-        _unix_seconds(timestamp),
-        b".".join((message_id, timestamp, b"")),
-        _v1_entries(signature),
-    )
+    raise VerificationError(Refusal.MISSING_SIGNATURE)
+
+
+def _naming(error: VerificationError, names: HeaderNames) -> VerificationError:
+    """Return the error; its message shows the names of the sender's headers."""
+    return VerificationError(error.reason, error.skew, names.prefixes)
 
 
 _Found: TypeAlias = tuple[bytes | None, bytes | None, bytes | None]
 
 
 def _usual(headers: Any) -> _Found | None:
-    """Return the id, timestamp and signature of raw ASGI headers: the fast way.
+    """Read the id, timestamp and signature of raw ASGI headers on the fast path.
 
     Return None if anything about them is unusual: then ``_found`` reads them, with every check.
     """
@@ -219,7 +353,7 @@ def _usual(headers: Any) -> _Found | None:
 
 
 def _spelled(headers: Any) -> _Found | None:
-    """Return the id, timestamp and signature of a framework's dict of text, the fast way.
+    """Read the id, timestamp and signature of a framework's dict of text on the fast path.
 
     Return None if anything about them is unusual. Requests with the same names share one cached
     search for the three spellings.
@@ -238,8 +372,8 @@ def _spelled(headers: Any) -> _Found | None:
     return None
 
 
-# A sender and its proxies send the same names in the same order every time. The cache is small
-# because anybody can send new names, as long as the server allows.
+# A sender and its proxies send the same names in the same order every time. The cache is small,
+# because anybody can send new names, and the server's limit on their length may be high.
 @lru_cache(maxsize=32)
 def _spellings(names: tuple[object, ...]) -> tuple[str, str, str] | None:
     """Return the spellings of the three header names; None if one is missing or repeated."""
@@ -258,15 +392,31 @@ def _spellings(names: tuple[object, ...]) -> tuple[str, str, str] | None:
     return found[_ID], found[_TIMESTAMP], found[_SIGNATURE]
 
 
-def _found(headers: RawHeaders) -> _Found:
+def _agreed(headers: RawHeaders, families: tuple[dict[str | bytes, int], ...]) -> _Found:
+    """Return the id, timestamp and signature, which must be equal under all prefixes in a delivery.
+
+    A verifier that picks one of two families could be led to verify one and to handle the other.
+    """
+    pairs: Any = list(header_pairs(headers))
+    found = [_found(pairs, fields) for fields in families]
+    carried = [one for one in found if one != _NOTHING]
+    if any(one != carried[0] for one in carried[1:]):
+        raise VerificationError(Refusal.CONFLICTING_HEADERS)
+    return carried[0] if carried else _NOTHING
+
+
+_NOTHING: _Found = (None, None, None)
+
+
+def _found(headers: RawHeaders, fields: dict[str | bytes, int] = _FIELDS) -> _Found:
     """Return the id, timestamp and signature of headers in any accepted shape."""
     found: list[bytes | None] = [None, None, None]
     more_signatures: list[bytes] = []
     for name, value in header_pairs(headers):
         try:
-            field = _FIELDS.get(name)
+            field = fields.get(name)
             if field is None:
-                field = _FIELDS.get(name.lower())
+                field = fields.get(name.lower())
                 if field is None:
                     continue
         except (TypeError, AttributeError):  # a name that is not text is not a signed header
@@ -276,7 +426,7 @@ def _found(headers: RawHeaders) -> _Found:
         elif value.__class__ is not bytes:
             if value is None:  # some frameworks list a missing header with the value None
                 continue
-            value = _encoded(value, field)  # noqa: PLW2901 - as above
+            value = _encoded(value, field)  # noqa: PLW2901 - the same value, as bytes
         before = found[field]
         if before is None:
             found[field] = value
@@ -325,7 +475,7 @@ def _id_text(raw: bytes) -> str:
     return text
 
 
-# Under load many deliveries share one second, and so one cache entry.
+# Under load many deliveries have the same second, so they share one cache entry.
 @lru_cache(maxsize=64)
 def _unix_seconds(raw: bytes) -> int:
     # bytes.isdigit() accepts ASCII digits only, unlike str.isdigit() and int().
@@ -334,19 +484,23 @@ def _unix_seconds(raw: bytes) -> int:
     return int(raw)
 
 
-def _v1_entries(signature: bytes) -> tuple[bytes, ...]:
-    """Return the well-formed ``v1`` signatures; other versions and broken entries are skipped."""
-    if len(signature) == _ENTRY_LENGTH:
-        # removeprefix() checks the version and removes it in one call.
-        text = signature.removeprefix(_V1)
-        return (text,) if len(text) == _TEXT_LENGTH else ()
-    texts: list[bytes] = []
+def _entries(signature: bytes) -> tuple[bytes, ...]:
+    """Return the well-formed signatures; skip other versions and broken entries."""
+    if len(signature) == _V1_LENGTH and signature.startswith(V1):
+        return (signature,)
+    entries: list[bytes] = []
+    asymmetric = 0
     for entry in signature.split(b" "):
-        if len(entry) == _ENTRY_LENGTH and entry.startswith(_V1):
-            texts.append(entry.removeprefix(_V1))
-            if len(texts) == _MAX_SIGNATURES:
-                break
-    return tuple(texts)
+        if len(entry) == _V1A_LENGTH and entry.startswith(V1A):
+            asymmetric += 1
+            if asymmetric > _MAX_ASYMMETRIC:
+                continue
+        elif len(entry) != _V1_LENGTH or not entry.startswith(V1):
+            continue
+        entries.append(entry)
+        if len(entries) == _MAX_SIGNATURES:
+            break
+    return tuple(entries)
 
 
 _MOST_USUAL = 64
@@ -356,7 +510,8 @@ class _Places(NamedTuple):
     """The positions of a delivery's headers in the list of headers.
 
     Attributes:
-        signed: the positions of the three signed headers; None if a header is missing or repeated.
+        signed: the positions of the three signed headers; None if a header is missing or repeated,
+            or if there are headers of two families.
         event_type: the position of the event-type hint; of its last copy if it is repeated.
         attempt: the position of the attempt hint; of its last copy if it is repeated.
     """
@@ -368,24 +523,22 @@ class _Places(NamedTuple):
 
 # Requests of one sender have the same names in the same order, so one search serves them all.
 @lru_cache(maxsize=32)
-def _places(names: tuple[object, ...], service: str | None) -> _Places:
-    hints: dict[str, int] = {}
-    signed: list[tuple[int, int]] = []
-    for place, name in enumerate(names):
+def _places(received: tuple[object, ...], names: HeaderNames) -> _Places:
+    hints: list[int | None] = [None, None]
+    signed: list[tuple[int, int, int]] = []
+    for place, name in enumerate(received):
         lowered = _text(name).lower()
-        if lowered in _FIELDS:
-            signed.append((_FIELDS[lowered], place))
-        for ending in ("-event-type", "-delivery-attempt"):
-            sender = lowered.removesuffix(ending)
-            if sender != lowered and (service is None or sender == service.lower()):
-                hints[ending] = place
+        if lowered in names.fields:
+            signed.append((*names.fields[lowered], place))
+        for ending, hint in names.endings:
+            service = lowered.removesuffix(ending)
+            if service != lowered and names.service in {None, service}:
+                hints[hint] = place
     signed.sort()
-    is_usual = [field for field, _ in signed] == [_ID, _TIMESTAMP, _SIGNATURE]
-    return _Places(
-        tuple(place for _, place in signed) if is_usual else None,
-        hints.get("-event-type"),
-        hints.get("-delivery-attempt"),
-    )
+    is_usual = len({family for family, _, _ in signed}) == 1 and [
+        field for _, field, _ in signed
+    ] == [_ID, _TIMESTAMP, _SIGNATURE]
+    return _Places(tuple(place for _, _, place in signed) if is_usual else None, *hints)
 
 
 def _hints(places: _Places, pairs: Sequence[tuple[object, object]]) -> DeliveryHints:
@@ -398,7 +551,7 @@ def _hints(places: _Places, pairs: Sequence[tuple[object, object]]) -> DeliveryH
     return _read_hints(event_type, attempt)
 
 
-# Cached: a service has few event types and attempts, and every delivery carries both.
+# Cache the hints: a service has few event types and attempts, and every delivery carries both.
 @lru_cache(maxsize=256)
 def _usual_hints(event_type: bytes, attempt: bytes) -> DeliveryHints:
     return _read_hints(event_type, attempt)

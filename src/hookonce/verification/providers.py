@@ -102,7 +102,7 @@ class FileSecrets:
 
     @property
     def fault(self) -> str | None:
-        """Why the files cannot be used now; None if their secrets are in force."""
+        """The reason why the files cannot be used now; None if their secrets are in force."""
         self.current()
         return self._fault[1] if self._fault and self._look() != self._version else None
 

@@ -1,14 +1,11 @@
-"""Warns of handlers that events need, and that this process does not have."""
+"""Warns if events need handlers that this process does not have."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection
 
-from ..sender import RETRY_SECONDS
-
-_RECENT_SECONDS = RETRY_SECONDS[-1]
-"""How long the warning stays: the longest pause of the sender between two attempts at an event."""
+from ..senders import Rules
 
 
 def absence_text(names: Collection[str]) -> str:
@@ -21,17 +18,23 @@ def absence_text(names: Collection[str]) -> str:
 
 
 class AbsentHandlers:
-    """Remembers the last event that needed handlers which this process does not have."""
+    """Remembers the last event that needed handlers which this process does not have.
 
-    def __init__(self) -> None:
+    Args:
+        rules: by which rules the sender delivers. The warning stays for the longest pause between
+            two attempts at an event; for the whole span if the sender publishes no schedule.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._recent_seconds = max(rules.retry_seconds or (rules.span_seconds,))
         self._last: tuple[str, float] | None = None
 
     def note(self, event: str, names: Collection[str]) -> None:
-        """Remember an event, and the names of the handlers that it needs."""
+        """Remember an event, and the names of the absent handlers that the event needs."""
         self._last = f"{event} {absence_text(names)}", time.monotonic()
 
     def warnings(self) -> tuple[str, ...]:
-        """Return a warning if such an event was delivered, or fetched, in the last hours."""
-        if self._last is None or time.monotonic() - self._last[1] > _RECENT_SECONDS:
+        """Return a warning if an event has needed an absent handler within the last hours."""
+        if self._last is None or time.monotonic() - self._last[1] > self._recent_seconds:
             return ()
         return (self._last[0],)

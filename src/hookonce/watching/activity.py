@@ -35,7 +35,7 @@ _ASK_SECONDS = 2.0
 _PUBLISH_SECONDS = 0.5
 # How often a worker reports while an inspector is open.
 _WATCHED_REPORT_SECONDS = 2.0
-# How many new events join the sample each second. Failures are published for all events.
+# Publish the steps of this many new events per second. Failures are published for all events.
 _EVENTS_EACH_SECOND = 50
 _MOST_SAMPLED = 1000
 _MOST_WAITING_LINES = 1000
@@ -64,7 +64,7 @@ class RemoteDelivery(NamedTuple):
 
 
 class RemoteAnswers(NamedTuple):
-    """How often another process has given the same answer since its last report.
+    """The number of times that another process gave the same answer since its last report.
 
     Attributes:
         outcome: the answer.
@@ -81,7 +81,7 @@ RemoteRecord: TypeAlias = RemoteStep | RemoteDelivery | RemoteAnswers
 
 
 class _Sample:
-    """The sample of events to publish: a limited number of new events per second."""
+    """Selects the events to publish: a limited number of new events per second."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -146,7 +146,7 @@ class Reporter(StepObserver):
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Publish the remaining lines, and stop asking."""
+        """Publish the remaining lines, and stop asking the store about inspectors."""
         task, self._task = self._task, None
         if task is not None:
             self._stop.set()
@@ -174,14 +174,14 @@ class Reporter(StepObserver):
             if not self._has_failed:
                 _log.info("cannot publish this process's activity: %s", error)
             self._has_failed = True
-        except Exception:  # noqa: BLE001 - no delivery depends on it
+        except Exception:  # noqa: BLE001 - an error here must not harm deliveries
             _log.exception("cannot publish this process's activity")
             self._listen(False)
         else:
             self._has_failed = False
 
     async def _report(self) -> None:
-        """Write this process's report if it is due; remove it if the process stops working."""
+        """Write the report if it is due; remove it when this process stops being a worker."""
         now = uptime()
         pause = _WATCHED_REPORT_SECONDS if self._listens else REPORT_SECONDS
         report = self._workload()
@@ -214,7 +214,7 @@ class Reporter(StepObserver):
         return lines
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Count an answer; publish the delivery if it is genuine and in the sample."""
+        """Count an answer; publish the delivery if it is genuine and its event is selected."""
         outcome, verified = record.outcome, record.verified
         key = (int(outcome.status), str(outcome.reason))
         count, times = self._answers.get(key, (0, []))
@@ -231,7 +231,7 @@ class Reporter(StepObserver):
         )
 
     def note(self, record: StepRecord) -> None:
-        """Publish a step of an event in the sample, or a failure of any event."""
+        """Publish a step of a selected event, or a failure of any event."""
         event_id, step = step_of(record, self._clock())
         self._lines.append(_line("step", [event_id, *step[:-1]]))
 
@@ -241,7 +241,7 @@ def _line(kind: str, content: Sequence[object]) -> bytes:
 
 
 def read_line(line: bytes, endpoint: str) -> list[RemoteRecord]:
-    """Parse a line; an empty list for a line by this process or by an unknown version."""
+    """Parse a line; return an empty list if this process or an unknown version wrote it."""
     try:
         kind, process, content = json.loads(line)
         if process == process_name():

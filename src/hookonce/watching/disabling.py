@@ -1,8 +1,8 @@
 """Warns before the sender disables the endpoint.
 
-The sender disables an endpoint that has failed for 72 hours, with at least 10 failed attempts; test
-events do not count (interface, Events: Delivery behaviour). This file counts only the answers of
-this process.
+The default sender disables an endpoint that has failed for 72 hours, with at least 10 failed
+attempts; test events do not count (interface, Events: Delivery behaviour). This file counts only
+the answers of this process.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from typing import NamedTuple
 from ..clock import Clock, moment_text, unix_seconds, utc
 from ..logs import get_logger
 from ..outcome import Reason
-from ..sender import DISABLING_FAILURES, DISABLING_SECONDS, TEST_TYPE
+from ..senders import Rules
 from .records import DeliveryAnswered
 
 _log = get_logger("hookonce.disabling")
 
-# Warn two days before the time limit, and at half the number of attempts: even at a weekend an
-# operator then has time to act.
-_WARNED_AFTER_HOURS = 24.0
+# The sender disables the endpoint after some time and a number of failed attempts. Warn after a
+# third of the time and half of the attempts, so that an operator has time to act, even at a
+# weekend. If a sender does not publish its limits, warn after these seconds and attempts instead.
+_WARNED_AFTER_SHARE = 1 / 3
+_WARNED_AFTER_SECONDS = 24 * 3600.0
 _WARNED_AFTER_ATTEMPTS = 5
 _LOG_AGAIN_SECONDS = 3600.0
 
@@ -34,16 +36,18 @@ class FailureStreak(NamedTuple):
         refused: how many of them refused a delivery that was not genuine: a forgery, or a delivery
             signed with a secret that is not configured here.
         last: the reason of the last failed answer, for example ``handler_failed``.
+        rules: by which rules the sender delivers.
     """
 
     since_unix: float
     attempts: int
     refused: int
     last: str
+    rules: Rules
 
     @property
     def since(self) -> datetime:
-        """When the first failed answer was given, as an aware UTC ``datetime``."""
+        """The time of the first failed answer, as an aware UTC ``datetime``."""
         return utc(self.since_unix)
 
     def hours(self, now: float | datetime) -> float:
@@ -60,7 +64,10 @@ class FailureStreak(NamedTuple):
         Args:
             now: an aware ``datetime`` or Unix seconds.
         """
-        return self.attempts >= _WARNED_AFTER_ATTEMPTS and self.hours(now) >= _WARNED_AFTER_HOURS
+        seconds, failures = self.rules.disabling_seconds, self.rules.disabling_failures
+        least_seconds = _WARNED_AFTER_SECONDS if seconds is None else seconds * _WARNED_AFTER_SHARE
+        least_attempts = _WARNED_AFTER_ATTEMPTS if failures is None else max(1, failures // 2)
+        return self.attempts >= least_attempts and self.hours(now) * 3600 >= least_seconds
 
 
 class DisableWatch:
@@ -71,13 +78,15 @@ class DisableWatch:
 
     Args:
         clock: Unix time in seconds.
+        rules: by which rules the sender delivers.
 
     Attributes:
         streak: the failures since the last success; None after a success.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, rules: Rules) -> None:
         self._clock = clock
+        self._rules = rules
         self.streak: FailureStreak | None = None
         self._next_log = 0.0
 
@@ -90,7 +99,7 @@ class DisableWatch:
         outcome, received = record.outcome, record.received
         if received is not None and received.is_backfill:
             return
-        if record.event_type == TEST_TYPE:
+        if record.event_type is not None and record.event_type == self._rules.test_type:
             return
         if outcome.status < 400:
             self.streak = None
@@ -98,9 +107,9 @@ class DisableWatch:
         if outcome.reason == Reason.METHOD_NOT_ALLOWED:
             return
         now = self._clock()
-        since, attempts, refused, _ = self.streak or FailureStreak(now, 0, 0, "")
+        since, attempts, refused, *_ = self.streak or FailureStreak(now, 0, 0, "", self._rules)
         refused += record.refusal is not None
-        self.streak = FailureStreak(since, attempts + 1, refused, str(outcome.reason))
+        self.streak = FailureStreak(since, attempts + 1, refused, str(outcome.reason), self._rules)
         self._complain(now)
 
     def warnings(self) -> tuple[str, ...]:
@@ -124,8 +133,20 @@ def _described(streak: FailureStreak, now: float) -> str:
     )
     return (
         f"every delivery has failed for {streak.hours(now):.0f} h ({streak.attempts} attempts"
-        f"{refusals}), and the last answer was {streak.last}. The sender disables an endpoint after"
-        f" {DISABLING_SECONDS / 3600:.0f} h and {DISABLING_FAILURES} failed attempts, that is from"
-        f" {moment_text(streak.since_unix + DISABLING_SECONDS)} on; repair the cause of that answer"
-        " before then"
+        f"{refusals}), and the last answer was {streak.last}. {_consequence(streak)}"
+    )
+
+
+def _consequence(streak: FailureStreak) -> str:
+    seconds, failures = streak.rules.disabling_seconds, streak.rules.disabling_failures
+    if seconds is None:
+        return (
+            "The sender does not say when it disables an endpoint; repair the cause of that answer"
+            " now"
+        )
+    attempts = "" if failures is None else f" and {failures} failed attempts"
+    return (
+        f"The sender disables an endpoint after {seconds / 3600:.0f} h{attempts}, that is from"
+        f" {moment_text(streak.since_unix + seconds)} on; repair the cause of that answer before"
+        " then"
     )

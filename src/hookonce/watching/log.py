@@ -36,7 +36,7 @@ def delivery_fields(
 
 
 def record_fields(record: object) -> dict[str, object]:
-    """Return the fields of a log record about an observer's record; empty without an event."""
+    """Return the log fields of an observer's record; empty if the record is not about an event."""
     if isinstance(record, DeliveryAnswered):
         attempt = None if record.hints is None else record.hints.attempt
         return event_fields(record.endpoint, record.event_id, record.event_type, attempt=attempt)
@@ -52,7 +52,8 @@ def log_answer(record: DeliveryAnswered) -> None:
 
     A refused delivery is logged as a warning, any other as information. The fields are
     ``endpoint``, ``event_id``, ``type``, ``attempt`` (the sender's count), ``status``, ``reason``
-    and ``milliseconds``. A body, a signature or a secret is never logged.
+    and ``milliseconds``, and ``field`` if a field made the body unreadable. A body, a signature or
+    a secret is never logged.
     """
     if not _log.isEnabledFor(logging.INFO if record.refusal is None else logging.WARNING):
         return
@@ -63,6 +64,8 @@ def log_answer(record: DeliveryAnswered) -> None:
         "reason": str(outcome.reason),
         "milliseconds": round(record.seconds * 1000, 1),
     }
+    if record.unreadable is not None and record.unreadable.field is not None:
+        extra["field"] = printable(record.unreadable.field)
     if record.refusal is not None:
         headers = record.headers
         # `repr` escapes control characters: the id of a refused delivery may be a forger's text.
@@ -95,7 +98,7 @@ def log_failed_attempt(
     then: str,
     error: BaseException | None,
 ) -> None:
-    """Log an attempt with failed handlers: one line that says what failed and what follows.
+    """Log one line about an attempt with failed handlers: the failures, and what happens next.
 
     Args:
         delivery: what was delivered.
@@ -168,7 +171,7 @@ class AttemptLog(Observer):
     ) -> None:
         began = self._taken.pop(delivery.key, None)
         if began is None or not _log.isEnabledFor(level):
-            return  # the attempt is not a worker's, so it gets no line here
+            return  # only the attempts of workers get a line here
         milliseconds = round((time.perf_counter() - began) * 1000, 1)
         _log.log(
             level,
@@ -188,6 +191,5 @@ class AttemptLog(Observer):
 
 
 def _hinted(record: DeliveryAnswered) -> str:
-    return (
-        "a delivery" if record.hints is None else f"an event said to be {record.hints.event_type!r}"
-    )
+    hinted = None if record.hints is None else record.hints.event_type
+    return "a delivery" if hinted is None else f"an event said to be {hinted!r}"

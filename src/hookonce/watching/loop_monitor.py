@@ -30,7 +30,7 @@ _WARNING_SECONDS = 600.0
 
 
 class LoopMonitor:
-    """Counts iterations of the event loop; remembers which handler ran when the loop stopped.
+    """Counts the loop's iterations; remembers which handler was running when the loop blocked.
 
     Args:
         endpoint: the name of the receiver's endpoint.
@@ -98,7 +98,7 @@ class LoopMonitor:
         self._observers.notify(LoopBlocked(self._endpoint, handler, seconds))
 
     def check(self) -> None:
-        """Check for a tick since the last check; without a tick, remember the running handler."""
+        """If the loop has not ticked since the last check, remember the running handler."""
         if self._ticks != self._seen:
             self._seen, self._looks = self._ticks, 0
             return
@@ -139,7 +139,7 @@ class _MonitorThread:
             idle = self._look(idle)
 
     def _look(self, idle: int) -> int:
-        """Check all monitors, and return how many checks in a row have found no monitor.
+        """Check all monitors; return the number of consecutive checks that have found no monitor.
 
         This is a method of its own so that no local variable of the thread's loop keeps a
         receiver alive after its end.

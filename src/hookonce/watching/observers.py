@@ -66,7 +66,7 @@ class Observers:
         )
 
     def notify_of(self, kind: Callable[P, object], *fields: P.args, **named: P.kwargs) -> None:
-        """Create a record of this kind from its fields and pass it on, if an observer wants it."""
+        """Create a record of this kind if an observer wants it, and notify the observers."""
         for _, events in self._listeners.get(kind, ()):
             if events is None or _may_hold(events, fields[0]):
                 self.notify(kind(*fields, **named))
@@ -80,7 +80,7 @@ class Observers:
                     method(record)
             except KeyboardInterrupt:
                 raise
-            except BaseException:  # noqa: BLE001 - an observer must not end the server either
+            except BaseException:  # noqa: BLE001 - an observer's SystemExit must not end the server
                 _log.exception(
                     "%s failed; the delivery is not affected",
                     getattr(method, "__qualname__", "an observer"),

@@ -9,8 +9,8 @@ from functools import lru_cache
 from ..stores.values import new_token
 
 # A process id is not unique: each container may have its own process 1, and some containers share a
-# host name. So a random text is a part of the name. The processes of a supervisor inherit this
-# text, so that the supervisor knows their names.
+# host name. So each name contains a random text. The processes of a supervisor inherit the text, so
+# that the supervisor can derive their names.
 _RUN = new_token()[2:8]
 
 

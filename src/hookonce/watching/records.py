@@ -8,10 +8,10 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from ..clock import utc
-from ..errors import VerificationError
+from ..errors import PayloadError, VerificationError
 from ..outcome import Outcome
 from ..stores.values import ClaimResult, DeadReason, Delivery, EnqueueResult
-from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders
+from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders, Signing
 from ..verification.signature import VerifiedDelivery
 
 
@@ -27,6 +27,7 @@ class DeliveryReceived(NamedTuple):
         at_unix: when it arrived, in Unix seconds.
         is_backfill: whether ``Receiver.backfill`` made this delivery. Such a delivery says nothing
             about the sender.
+        sender: whose headers these are; None for ``webhook-*``.
     """
 
     endpoint: str
@@ -34,6 +35,7 @@ class DeliveryReceived(NamedTuple):
     headers: RawHeaders
     at_unix: float
     is_backfill: bool = False
+    sender: Signing | None = None
 
     @property
     def at(self) -> datetime:
@@ -84,6 +86,8 @@ class DeliveryAnswered(NamedTuple):
         event_type: the type named in the signed body; None if it could not be read.
         hints: the unsigned headers of a genuine delivery.
         refusal: why the delivery was refused; None if it is genuine.
+        unreadable: why a genuine delivery could not be read; ``field`` names the missing or wrong
+            field. None if the delivery could be read.
     """
 
     endpoint: str
@@ -94,6 +98,7 @@ class DeliveryAnswered(NamedTuple):
     event_type: str | None = None
     hints: DeliveryHints | None = None
     refusal: VerificationError | None = None
+    unreadable: PayloadError | None = None
 
     @property
     def event_id(self) -> str | None:
@@ -102,22 +107,25 @@ class DeliveryAnswered(NamedTuple):
 
     @property
     def headers(self) -> DeliveryHeaders | None:
-        """The headers, parsed again at each access; None if they are malformed or were not read."""
+        """The request's headers, parsed at each access; None for malformed or unread headers."""
         try:
-            return None if self.received is None else DeliveryHeaders.parse(self.received.headers)
+            if self.received is None:
+                return None
+            return DeliveryHeaders.parse(self.received.headers, self.received.sender)
         except VerificationError:
             return None
 
     def __repr__(self) -> str:
         return (
             f"DeliveryAnswered(endpoint={self.endpoint!r}, outcome={self.outcome!r},"
-            f" seconds={self.seconds!r}, event_type={self.event_type!r}, refusal={self.refusal!r})"
+            f" seconds={self.seconds!r}, event_type={self.event_type!r}, refusal={self.refusal!r},"
+            f" unreadable={self.unreadable!r})"
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """Base of the frequent records: a busy receiver creates thousands of them per second."""
+    """Base class of the frequent records: a busy receiver makes thousands of them per second."""
 
     delivery: Delivery
 
@@ -144,7 +152,7 @@ class HandlerStarted(_Step):
         delivery: the delivery.
         handler: the handler's name.
         attempt: the number of the attempt, from 1.
-        is_replay: whether an operator replays a dead letter.
+        is_replay: whether an operator replays a dead letter or a handled event.
     """
 
     handler: str

@@ -1,4 +1,4 @@
-"""Warns if every delivery is refused, which a wrong secret or a wrong clock may cause.
+"""Warns if every delivery is refused: the secret or the clock may be wrong.
 
 Strangers can cause refusals, so this is only a warning, and never makes a receiver unready.
 """
@@ -22,11 +22,11 @@ DOCTOR_ID = "evt_doctor_"
 configured here, or forged on purpose, so they prove nothing about the sender's secret."""
 
 
-_HEADERS = "a proxy drops or changes headers; let it pass every webhook-* header on unchanged"
+_HEADERS = "a proxy drops or changes headers; let it pass every {families} header on unchanged"
 _EXPLAINED = {
     Refusal.NO_MATCHING_SIGNATURE: (
         "the sender signs with another secret, or a proxy changes the bodies; configure the"
-        " endpoint's current secret (24 hours after a rotation only the new one is valid)"
+        " endpoint's current secret (when a rotation has ended, only the new one is valid)"
     ),
     Refusal.TIMESTAMP_TOO_OLD: (
         "this machine's clock is ahead of the sender's{by}; synchronise it with NTP"
@@ -38,7 +38,7 @@ _EXPLAINED = {
 
 
 class Refusals(NamedTuple):
-    """The deliveries refused since the last genuine one, in this process.
+    """The deliveries refused since the last genuine delivery, in this process.
 
     Attributes:
         since_unix: when the first of them was refused, in Unix seconds.
@@ -46,12 +46,14 @@ class Refusals(NamedTuple):
         reason: the reason of the last refusal, for example ``no_matching_signature``.
         skew: our clock minus the last timestamp, in seconds, if that timestamp was outside the
             tolerance.
+        headers: the prefixes of the sender's signed headers.
     """
 
     since_unix: float
     deliveries: int
     reason: str
     skew: float | None = None
+    headers: tuple[str, ...] = ("webhook",)
 
     @property
     def since(self) -> datetime:
@@ -62,7 +64,8 @@ class Refusals(NamedTuple):
     def warning(self) -> str:
         """The warning for an operator, as "problem; fix"."""
         by = "" if self.skew is None else f" by {abs(self.skew):.0f} s"
-        explained = _EXPLAINED.get(Refusal(self.reason), _HEADERS).format(by=by)
+        families = " and ".join(f"{prefix}-*" for prefix in self.headers)
+        explained = _EXPLAINED.get(Refusal(self.reason), _HEADERS).format(by=by, families=families)
         return (
             f"the last {self.deliveries} deliveries were refused since"
             f" {moment_text(self.since_unix)} and none was genuine; the last reason is"
@@ -71,7 +74,7 @@ class Refusals(NamedTuple):
 
 
 class RefusalWatch:
-    """Counts the refused deliveries since the last genuine one.
+    """Counts the refused deliveries since the last genuine delivery.
 
     The doctor's tests do not count, because they prove nothing about the sender's secret.
 
@@ -95,7 +98,11 @@ class RefusalWatch:
                 return
             now = self.current or Refusals(self._clock(), 0, "")
             self.current = Refusals(
-                now.since_unix, now.deliveries + 1, str(refusal.reason), refusal.skew
+                now.since_unix,
+                now.deliveries + 1,
+                str(refusal.reason),
+                refusal.skew,
+                refusal.headers,
             )
         elif record.verified is not None and not record.verified.id.startswith(DOCTOR_ID):
             self.current = None

@@ -109,7 +109,7 @@ class StepObserver(Observer):
         raise NotImplementedError
 
     def _note(self, record: StepRecord) -> None:
-        self.note(record)  # look `note` up at each call, so that the `note` of a subclass is called
+        self.note(record)  # look up `note` at each call, so that a subclass can override it
 
     event_claimed = event_enqueued = event_fetched = event_settled = _note
     event_retried = event_deferred = event_buried = _note
@@ -121,7 +121,7 @@ class StepObserver(Observer):
 
 
 def step_of(record: StepRecord, at: float) -> tuple[str, EventStep]:
-    """Return the id of the event that a record is about, and the step that it describes."""
+    """Return the event's id and the event's step that a record describes."""
     unchanged = EventState.UNCHANGED
     match record:
         case EventClaimed(delivery, result):

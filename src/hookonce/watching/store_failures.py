@@ -23,7 +23,7 @@ class StoreFailures:
         self._failed_at: float | None = None
 
     def note(self, record: DeliveryAnswered) -> None:
-        """Record an answer with the reason that the store has failed."""
+        """Record the time of an answer ``store_unavailable``; ignore all other answers."""
         if record.outcome.reason == Reason.STORE_UNAVAILABLE:
             self._failed_at = time.monotonic()
 

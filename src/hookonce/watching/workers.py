@@ -1,8 +1,9 @@
-"""The report of a worker: the handlers that it runs now, and its attempts of the last minutes."""
+"""The work of a worker: its running handlers, its attempts of the last five minutes, its report."""
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +17,11 @@ MOST_RUNNING = 20
 """How many running handlers a report names."""
 
 _MOST_TEXT = 512
+
+# `Tally` stores its totals once in each period of this length, for the last five minutes.
+_SLOT_SECONDS = 10
+_SLOTS = 30
+_MINUTE_SECONDS = 60
 
 
 class RunningHandler(NamedTuple):
@@ -47,6 +53,37 @@ class AttemptCounts(NamedTuple):
 
     handled: int
     failed: int
+
+
+class Tally:
+    """Counts the attempts that have ended, in total and in the last five minutes."""
+
+    def __init__(self) -> None:
+        self.handled = self.failed = 0
+        # An entry for each period: the period's number, and the totals when they were last stored.
+        self._slots: deque[tuple[int, int, int]] = deque(maxlen=_SLOTS + 1)
+
+    def sample(self, now: float) -> None:
+        """Store the current totals; ``now`` is the event loop's time."""
+        slots, number = self._slots, int(now // _SLOT_SECONDS)
+        if slots and slots[-1][0] == number:
+            slots.pop()
+        slots.append((number, self.handled, self.failed))
+
+    def last_minute(self, now: float) -> AttemptCounts:
+        """Return the counts of the last minute, with an error of up to ten seconds."""
+        return self._since(now - _MINUTE_SECONDS)
+
+    def last_five_minutes(self, now: float) -> AttemptCounts:
+        """Return the counts of the last five minutes, with an error of up to ten seconds."""
+        return self._since(now - _SLOTS * _SLOT_SECONDS)
+
+    def _since(self, start: float) -> AttemptCounts:
+        handled = failed = 0
+        for number, *totals in self._slots:
+            if number <= start // _SLOT_SECONDS:
+                handled, failed = totals
+        return AttemptCounts(self.handled - handled, self.failed - failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Applications with one mistake each, and one without."""
+"""Applications with one mistake each, and one application without a mistake."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ def mounted(receiver: Receiver) -> ASGIApp:
 
 
 def refusing_large(receiver: Receiver, most: int, status: int) -> ASGIApp:
-    """Answer large bodies before the receiver, as a proxy with a limit does."""
+    """Return an application that answers large bodies itself, as a proxy with a limit does."""
     app = sound(receiver)
 
     async def limiting(scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,7 +75,7 @@ def behind(middleware: Callable[[ASGIApp], ASGIApp]) -> Callable[[Receiver], ASG
 
 
 class Recoding(BaseHTTPMiddleware):
-    """Reads JSON bodies, and passes them on as Python writes them."""
+    """Middleware that parses JSON bodies and serializes them again."""
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         request._body = json.dumps(json.loads(await request.body())).encode()
@@ -83,7 +83,7 @@ class Recoding(BaseHTTPMiddleware):
 
 
 class Eating:
-    """Reads bodies, and passes nothing on."""
+    """Middleware that reads the whole body, and leaves nothing for the application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -96,14 +96,14 @@ class Eating:
 
 
 class Leading(BaseHTTPMiddleware):
-    """Redirects every request to the login page."""
+    """Middleware that redirects every request to the login page."""
 
     async def dispatch(self, request: Request, _: RequestResponseEndpoint) -> Response:
         return RedirectResponse(f"/login?next={request.url.path}&key=opensesame", 302)
 
 
 class Stripping:
-    """Lets only well-known headers through."""
+    """Middleware that removes all headers except well-known headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -116,7 +116,7 @@ class Stripping:
 
 
 def answering(status: int) -> Callable[[Receiver], ASGIApp]:
-    """Return a factory of applications with a route of their own before the receiver's."""
+    """Return a factory of applications whose own route comes before the receiver's route."""
 
     async def answer(_: Request) -> Response:
         return JSONResponse({"hello": "world"}, status)
@@ -152,7 +152,7 @@ async def connecting() -> None:
 
 
 def slow(receiver: Receiver, seconds: float, *, is_async: bool = True) -> ASGIApp:
-    """Add a handler of test events that takes this long."""
+    """Add a handler of test events that takes this many seconds."""
     if is_async:
 
         @receiver.on(WebhookTest, name="slow")

@@ -1,4 +1,4 @@
-"""Shared by the tests of the doctor: find findings by the name of their check."""
+"""Helpers of the doctor's tests: find findings by the name of their check."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ __all__ = ["above_note", "only"]
 
 
 def only(findings: Iterable[Finding], check: str) -> Finding:
-    """Return the one finding of a check; it has a fix only if something is wrong."""
+    """Return the only finding of a check; assert that it has a fix if and only if it is not OK."""
     [found] = [finding for finding in findings if finding.check == check]
     assert bool(found.fix) is (found.level is not Level.OK), found
     return found

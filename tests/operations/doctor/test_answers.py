@@ -1,4 +1,4 @@
-"""Checks of the answer to a test: the sender's rules decide, and no secret is shown."""
+"""The doctor judges the answer to a test by the sender's rules, and shows no secret."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ from hookonce.operations.doctor import Level
 from hookonce.operations.doctor.answers import Reply, answer_finding, slash_findings, time_finding
 from hookonce.operations.doctor.findings import Finding, fault
 from hookonce.outcome import Outcome, Reason
+from hookonce.senders import publishing
 
 
 def reply(status: int, reason: str | None = None, location: str | None = None) -> Reply:
@@ -96,7 +97,7 @@ def test_the_other_spelling_of_a_path_may_be_missing_but_must_not_redirect(
 def test_a_slow_answer_is_a_warning_long_before_the_sender_gives_up(
     seconds: float, level: Level
 ) -> None:
-    assert time_finding("x", seconds).level is level
+    assert time_finding("x", seconds, publishing.rules).level is level
 
 
 @pytest.mark.parametrize(

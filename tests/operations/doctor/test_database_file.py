@@ -1,4 +1,4 @@
-"""Checks of the file system of a database file, read from the list of mounts."""
+"""Checks of a database file's file system, which the doctor finds in the list of mounts."""
 
 from pathlib import Path, PurePosixPath
 

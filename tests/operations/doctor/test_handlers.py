@@ -34,7 +34,11 @@ def receiver_for(*wanted: str | type[Event[Any]]) -> Receiver:
 def judged(*wanted: str | type[Event[Any]]) -> list[Finding]:
     receiver = receiver_for(*wanted)
     known = HandlerTable(receiver.handlers).parser.classes
-    return [*handler_findings(receiver.handlers, known), *type_findings(receiver.handlers, known)]
+    test_type = receiver.sender.rules.test_type
+    return [
+        *handler_findings(receiver.handlers, known, test_type),
+        *type_findings(receiver.handlers, known),
+    ]
 
 
 class TestHandlers:

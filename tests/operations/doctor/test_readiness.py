@@ -1,4 +1,4 @@
-"""What a running server says about itself becomes findings."""
+"""Findings from the readiness report of a running server."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_the_words_behind_the_last_semicolon_are_the_fix() -> None:
     assert "hookonce guide" in second.fix
 
 
-def test_what_another_check_has_found_is_not_repeated() -> None:
+def test_a_problem_that_another_check_has_found_is_not_repeated() -> None:
     known = Finding("store.settings", Level.FAULT, "evicts", "set noeviction")
     said = {**READY, "warnings": ["evicts; set noeviction", "late"]}
     assert [one.found for one in readiness_findings(URL, said, [known])] == ["late"]
@@ -57,7 +57,9 @@ def test_twenty_refused_deliveries_are_reported_once() -> None:
 
 
 @pytest.mark.parametrize("said", [None, [], {}, {"ready": "yes"}, "ready"])
-def test_another_answer_is_a_note_that_names_the_option(said: object) -> None:
+def test_an_answer_that_is_no_readiness_report_is_a_note_that_names_the_option(
+    said: object,
+) -> None:
     [found] = readiness_findings(URL, said)
     assert found.level is Level.NOTE
     assert "--health-url" in found.fix

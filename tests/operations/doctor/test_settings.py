@@ -16,6 +16,7 @@ from hookonce.operations.doctor.settings import (
     secret_findings,
     tolerance_finding,
 )
+from hookonce.senders import publishing
 from hookonce.verification.secrets import new_secret
 
 from .findings import only
@@ -63,11 +64,11 @@ class TestTolerance:
         ],
     )
     def test_a_tolerance_of_zero_or_of_days_is_reported(self, seconds: float, level: Level) -> None:
-        assert only([tolerance_finding(seconds)], "tolerance").level is level
+        assert only([tolerance_finding(seconds, publishing)], "tolerance").level is level
 
 
 class TestLimits:
-    def test_the_defaults_are_fine(self) -> None:
+    def test_the_default_limits_are_fine(self) -> None:
         assert only(limit_findings(Limits()), "limits").level is Level.OK
         assert only(inbox_limit_findings(Inbox(), Limits()), "inbox.limits").level is Level.OK
 
@@ -98,13 +99,13 @@ class TestRetention:
             (timedelta(hours=25), Level.FAULT),
         ],
     )
-    def test_it_must_outlast_the_retries_and_should_outlast_the_sender_s_log(
+    def test_a_retention_must_cover_the_retries_and_should_cover_the_senders_log(
         self, retention: timedelta, level: Level
     ) -> None:
-        assert retention_finding(retention.total_seconds()).level is level
+        assert retention_finding(retention.total_seconds(), publishing.rules).level is level
 
-    def test_a_store_that_does_not_say_is_a_note(self) -> None:
-        assert retention_finding(None).level is Level.NOTE
+    def test_an_unknown_retention_is_a_note(self) -> None:
+        assert retention_finding(None, publishing.rules).level is Level.NOTE
 
 
 class TestClock:
@@ -119,7 +120,7 @@ class TestClock:
             (4000.0, Level.FAULT),
         ],
     )
-    def test_a_tenth_of_the_tolerance_is_a_warning_and_all_of_it_a_fault(
+    def test_a_clock_wrong_by_a_tenth_of_the_tolerance_is_a_warning_and_by_all_of_it_a_fault(
         self, skew: float, level: Level
     ) -> None:
         found = clock_finding("clock", "the clock", skew, 300.0)
@@ -128,5 +129,5 @@ class TestClock:
             assert ("ahead of" if skew > 0 else "behind") in found.found
             assert "NTP" in found.fix
 
-    def test_the_whole_seconds_of_a_date_header_are_no_skew(self) -> None:
+    def test_the_rounding_of_a_date_header_is_not_reported_as_a_wrong_clock(self) -> None:
         assert clock_finding("clock", "the clock", 1.9, 5.0).level is Level.OK

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from hookonce.emulator.transport import CALM, Network, OutgoingRequest
 from hookonce.events import WebhookTest
 from hookonce.http.inprocess import Answer
 from hookonce.operations.doctor import Finding, Level, Subject
-from hookonce.operations.doctor import site as site_module
 from hookonce.operations.doctor import unfinished as unfinished_module
 from hookonce.operations.doctor.site import examine_site
-from hookonce.verification.secrets import new_secret
+from hookonce.senders import publishing
+from hookonce.verification.secrets import new_key_pair, new_secret
 
 from . import apps
 from .findings import above_note, only
@@ -54,7 +54,7 @@ def new_receiver(secret: str = SECRET, **settings: Any) -> Receiver:
 async def looked_at(
     app: ASGIApp, *, path: str = "/webhooks", receiver: Receiver | None = None
 ) -> list[Finding]:
-    """Serve an application, and check it with its own receiver's configuration or another."""
+    """Serve an application; return the doctor's findings for it with a receiver's settings."""
     receiver = receiver or new_receiver()
     subject = Subject(receiver, receiver, "/webhooks")
     async with serving(app) as site, OverHttp() as transport:
@@ -102,7 +102,7 @@ async def test_a_sound_server_has_no_finding_to_fix_and_gets_five_requests() -> 
         (apps.mounted, "url.slash", "/webhooks is redirected (307) to http"),
         (apps.answering(200), "url.answer", "something other than the receiver answers 200"),
         (apps.answering(410), "url.answer", "disables the endpoint"),
-        (apps.failing, "url.answer", "a handler of webhook.test failed"),
+        (apps.failing, "url.answer", "a handler of the test event failed"),
         (
             lambda _: apps.sound(new_receiver(new_secret())),
             "url.answer",
@@ -115,7 +115,7 @@ async def test_a_sound_server_has_no_finding_to_fix_and_gets_five_requests() -> 
         ),
     ],
 )
-async def test_each_obstacle_is_the_only_fault(
+async def test_each_planted_obstacle_is_the_only_fault_found(
     make: Callable[[Receiver], ASGIApp], check: str, words: str
 ) -> None:
     app = Counting(make(new_receiver()))
@@ -176,10 +176,7 @@ async def test_a_slow_answer_is_a_warning() -> None:
     assert (found.check, found.level) == ("url.time", Level.WARNING)
 
 
-async def test_no_answer_within_the_sender_s_time_limit_is_a_fault(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(site_module, "ANSWER_SECONDS", 0.2)
+async def test_no_answer_within_the_sender_s_time_limit_is_a_fault() -> None:
     held = asyncio.Event()
 
     async def holding(scope: Scope, receive: Receive, send: Send) -> None:
@@ -187,7 +184,8 @@ async def test_no_answer_within_the_sender_s_time_limit_is_a_fault(
             await apps.sound(new_receiver())(scope, receive, send)
         await held.wait()
 
-    receiver = new_receiver()
+    impatient = replace(publishing, rules=replace(publishing.rules, answer_seconds=0.2))
+    receiver = Receiver(secrets=SECRET, store="memory://", sender=impatient)
     subject = Subject(receiver, receiver, "/webhooks")
     async with serving(holding) as site:
         async with OverHttp() as transport:
@@ -195,7 +193,7 @@ async def test_no_answer_within_the_sender_s_time_limit_is_a_fault(
         held.set()
     found = only(findings, "url.answer")
     assert found.level is Level.FAULT
-    assert found.found.startswith("no answer within")
+    assert found.found == "no answer within 0.2 s, the sender's time limit"
 
 
 async def test_an_unreachable_server_is_a_fault() -> None:
@@ -209,7 +207,7 @@ async def test_an_unreachable_server_is_a_fault() -> None:
 
 async def test_a_server_s_clock_is_read_from_its_answer() -> None:
     class InThePast(OverHttp):
-        """Reaches servers whose clock is years behind."""
+        """A transport whose answers have a date that is years in the past."""
 
         async def post(self, request: OutgoingRequest, network: Network = CALM) -> Answer:
             answer = await super().post(request, network)
@@ -238,6 +236,16 @@ async def test_a_server_that_verifies_nothing_is_found_by_a_forged_delivery() ->
     assert found.level is Level.FAULT
 
 
+async def test_with_public_keys_alone_only_forged_deliveries_are_sent() -> None:
+    receiver = new_receiver(new_key_pair().public)
+    app = Counting(apps.sound(receiver))
+    findings = await looked_at(app, receiver=receiver)
+    assert above_note(findings) == []
+    assert "only the sender can sign" in only(findings, "url.answer").found
+    assert {f.check for f in findings if f.level is Level.OK} == {"url.forgery", "url.size"}
+    assert app.paths == ["/webhooks"] * 2
+
+
 async def test_without_a_usable_secret_nothing_is_sent() -> None:
     app = Counting(apps.sound(new_receiver()))
     provider = ChangingSecrets(SECRET)
@@ -251,7 +259,7 @@ async def test_without_a_usable_secret_nothing_is_sent() -> None:
 async def test_a_server_that_waits_for_a_body_that_never_ends_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(unfinished_module, "_MOST_SECONDS", 0.5)
+    monkeypatch.setattr(unfinished_module, "_MORE_SECONDS", 0.5 - publishing.rules.patience_seconds)
     app = apps.sound(new_receiver())
 
     async def holding(scope: Scope, receive: Receive, send: Send) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
+from support.postgres import PostgresServer, postgres_server
 from support.redis_servers import RedisServer, free_port, redis_server
 from support.waiting import until_async
 
-from hookonce import Inbox, Receiver
+from hookonce import Inbox, Receiver, Reject
 from hookonce.events import CommentReceived
 from hookonce.operations.doctor import Finding, Level, Subject, endpoint_findings, subjects_in
 from hookonce.operations.doctor.storage import store_findings
@@ -62,7 +63,7 @@ async def examined(store: str, mounts: Path, inbox: Inbox | None = None) -> list
 
 
 class TestDurability:
-    async def test_memory_is_a_fault(self, mounts: Path) -> None:
+    async def test_a_store_in_memory_is_a_fault(self, mounts: Path) -> None:
         found = only(await examined("memory://", mounts), "store.durability")
         assert found.level is Level.FAULT
         assert "sqlite:///" in found.fix
@@ -103,10 +104,12 @@ class TestReachability:
         findings = await examined(f"sqlite:///{tmp_path}/hooks.db", mounts)
         assert "not an SQLite database" in only(findings, "store.reachable").found
 
+    @pytest.mark.parametrize("url", ["redis://:{}@{}", "postgresql://me:{}@{}/hooks"])
     async def test_an_unreachable_server_is_a_fault_that_does_not_show_its_password(
-        self, mounts: Path
+        self, url: str, mounts: Path
     ) -> None:
-        findings = await examined(f"redis://:opensesame@127.0.0.1:{free_port()}", mounts)
+        place = f"127.0.0.1:{free_port()}"
+        findings = await examined(url.format("opensesame", place), mounts)
         found = only(findings, "store.reachable")
         assert found.level is Level.FAULT
         assert "opensesame" not in repr(findings)
@@ -136,6 +139,21 @@ class TestServers:
         assert {finding.level for finding in findings} == {Level.OK}
         assert "agree" in only(findings, "clock.store").found
 
+    async def test_postgresql_that_may_lose_data_is_a_fault_for_an_inbox(
+        self, mounts: Path, postgres: PostgresServer
+    ) -> None:
+        findings = await examined(postgres.url, mounts, Inbox())
+        found = only(findings, "store.settings")
+        assert (found.level, found.fix) == (Level.FAULT, "set fsync to on")
+        assert "agree" in only(findings, "clock.store").found
+
+    async def test_postgresql_with_its_usual_settings_is_fine(self, mounts: Path) -> None:
+        with postgres_server(fsync="on") as server:
+            findings = await examined(server.url, mounts)
+            assert {finding.level for finding in findings} == {Level.OK}
+            findings = await examined(f"{server.url}?durability=remote_apply", mounts)
+        assert "waits for no standby" in only(findings, "store.settings").found
+
 
 class TestInbox:
     async def test_no_worker_is_a_fault_if_workers_run_as_separate_processes(
@@ -145,7 +163,7 @@ class TestInbox:
         found = only(await examined(url, mounts, Inbox(embedded=False)), "inbox")
         assert (found.level, found.fix) == (Level.FAULT, "start hookonce worker")
 
-    async def test_a_live_worker_is_seen(self, tmp_path: Path, mounts: Path) -> None:
+    async def test_a_live_worker_is_found(self, tmp_path: Path, mounts: Path) -> None:
         url = await on_file(tmp_path / "hooks.db")
         worker = Receiver(secrets=SECRET, store=url, inbox=Inbox(embedded=False))
         subject = subject_of(url, Inbox(embedded=False))
@@ -197,6 +215,28 @@ async def test_dead_letters_are_a_warning(tmp_path: Path, mounts: Path) -> None:
     assert "hookonce dead list" in found.fix
 
 
+async def test_deliveries_that_could_not_be_read_are_a_warning_that_names_the_field(
+    tmp_path: Path, mounts: Path
+) -> None:
+    url = await on_file(tmp_path / "hooks.db")
+    receiver = Receiver(secrets=SECRET, store=url)
+    receiver.on(CommentReceived)(reject)
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        (await sender.send(make_event(CommentReceived))).expect(202, "rejected")
+        assert "unreadable" not in str(await examined(url, mounts))
+        for body in (b"{", b'{"type": "order.paid", "time": 1}'):
+            (await sender.send(body, message_id=f"evt_{len(body)}")).expect(202, "quarantined")
+    found = only(await examined(url, mounts), "dead_letters.unreadable")
+    assert found.level is Level.WARNING
+    assert "that could not be read: 2. The newest: the body is not an event envelope" in found.found
+    assert "id: Field required" in found.found
+    assert "`hookonce dead replay MODULE:RECEIVER --reason unreadable --all`" in found.fix
+
+
+def reject(_: CommentReceived) -> None:
+    raise Reject("closed")
+
+
 class TestOtherProcesses:
     async def test_a_process_that_uses_a_deleted_file_is_named_with_the_path_of_the_file(
         self, tmp_path: Path, mounts: Path
@@ -204,7 +244,7 @@ class TestOtherProcesses:
         file = tmp_path / "hooks.db"
         url = await on_file(file)
         with file.open("rb") as held:
-            holder = subprocess.Popen(["sleep", "60"], stdin=held)  # noqa: ASYNC220 - only begun
+            holder = subprocess.Popen(["sleep", "60"], stdin=held)  # noqa: ASYNC220 - a blocking start is short
         try:
             assert above_note(await examined(url, mounts)) == []
             (tmp_path / "backup.db").write_bytes(file.read_bytes())
@@ -259,11 +299,12 @@ class TestOutstandingHandlers:
 async def ignore(event: object) -> None: ...
 
 
-@pytest.mark.parametrize("scheme", ["memory", "sqlite", "redis"])
+@pytest.mark.parametrize("scheme", ["memory", "sqlite", "postgresql", "redis"])
 def test_the_retention_of_every_store_is_known(scheme: str, tmp_path: Path) -> None:
     url = {
         "memory": "memory://",
         "sqlite": f"sqlite:///{tmp_path}/hooks.db",
+        "postgresql": "postgresql://127.0.0.1:1/hooks",
         "redis": "redis://127.0.0.1:1",
     }[scheme]
     receiver = Receiver(secrets=SECRET, store=url, retention=timedelta(days=3))

@@ -1,6 +1,7 @@
 """Receivers are found in applications of every framework, with their paths."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from fastapi import APIRouter, FastAPI
@@ -40,7 +41,7 @@ def fastapi(receiver: Receiver) -> ASGIApp:
 def litestar(receiver: Receiver) -> ASGIApp:
     router = Router("/api", route_handlers=[])
     for_litestar.mount(router, receiver, "/hooks")
-    return Litestar([router])  # type: ignore[return-value]  # its own ASGI types
+    return Litestar([router])  # type: ignore[return-value]  # the framework has its own ASGI types
 
 
 APPS: dict[str, tuple[Callable[[Receiver], ASGIApp], str]] = {
@@ -87,3 +88,11 @@ def test_each_of_several_receivers_is_found_once() -> None:
 
 def test_an_application_without_a_receiver_has_none() -> None:
     assert subjects_in(FastAPI()) == ()
+
+
+def test_a_function_may_name_a_variable_that_has_no_value_yet() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await later(scope, receive, send)
+
+    assert subjects_in(app) == ()
+    later = app

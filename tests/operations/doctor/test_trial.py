@@ -1,4 +1,4 @@
-"""Checks of an application in this process, where a copy takes the receiver's place."""
+"""The doctor tries an application in this process, with a copy in place of its receiver."""
 
 import asyncio
 import time
@@ -54,7 +54,7 @@ def fastapi(receiver: Receiver) -> ASGIApp:
 def litestar(receiver: Receiver) -> ASGIApp:
     app = Litestar(lifespan=[receiver.lifespan])
     for_litestar.mount(app, receiver)
-    return app  # type: ignore[return-value]  # its own ASGI types
+    return app  # type: ignore[return-value]  # the framework has its own ASGI types
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ async def test_a_sound_application_has_no_finding_to_fix(
         ),
         (apps.answering(410), "application.answer", "disables the endpoint"),
         (apps.answering(404), "application.answer", "there is nothing at this path"),
-        (apps.failing, "application.answer", "a handler of webhook.test failed"),
+        (apps.failing, "application.answer", "a handler of the test event failed"),
         (apps.starting(apps.unlocking), "application.lifespan", "KeyError in apps.py"),
         (apps.starting(apps.connecting), "application.lifespan", "TimeoutError in apps.py"),
     ],
 )
-async def test_each_obstacle_is_the_only_fault(
+async def test_each_planted_obstacle_is_the_only_fault_found(
     make: Callable[[Receiver], ASGIApp], check: str, words: str
 ) -> None:
     findings = await tried(make(new_receiver()))
@@ -110,6 +110,7 @@ async def test_middleware_that_consumes_bodies_is_not_taken_for_a_slow_client() 
     assert "middleware or a proxy read it first" in found.found
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_slow_handler_of_tests_is_a_warning(is_async: bool) -> None:
     [found] = above_note(await tried(apps.slow(new_receiver(), 2.05, is_async=is_async)))
@@ -129,7 +130,7 @@ async def test_a_handler_of_tests_that_blocks_the_event_loop_is_named(
         deadline = time.monotonic() + PATIENCE_SECONDS
         while all(monitor._looks < 10 for monitor in list(loop_monitor._monitor_thread._monitors)):
             assert time.monotonic() < deadline
-            time.sleep(0.005)  # noqa: ASYNC251 - what is found
+            time.sleep(0.005)  # noqa: ASYNC251 - the doctor must find this blocking call
 
     [found, *_] = above_note(await tried(apps.sound(receiver)))
     assert (found.check, found.level) == ("handlers.blocking", Level.WARNING)

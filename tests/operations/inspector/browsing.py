@@ -1,4 +1,4 @@
-"""Chromium, as Debian has it: nothing is downloaded."""
+"""The tests use Debian's Chromium, and download nothing."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,17 +10,17 @@ __all__ = ["a_page"]
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
-# Root has no sandbox, and containers have a small /dev/shm.
+# Root cannot use the sandbox, and containers have a small /dev/shm.
 _ARGUMENTS = ("--no-sandbox", "--disable-dev-shm-usage")
 
 
 @asynccontextmanager
 async def a_page() -> AsyncIterator[Page]:
-    """Give a page in which no script fails, no dialog opens and no policy is broken."""
+    """Yield a page; fail if a script fails, a dialog opens or the policy blocks something."""
     problems: list[str] = []
 
     def note(line: ConsoleMessage) -> None:
-        # An answer that is no success is noted there too, and means nothing here.
+        # The browser also reports HTTP error statuses, which the tests expect.
         if line.type == "error" and not line.text.startswith("Failed to load resource"):
             problems.append(line.text)
 

@@ -1,4 +1,4 @@
-"""A receiver with its inspector beside it on a real server, and visitors."""
+"""A receiver with its inspector on a real server, and visitors."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -30,14 +30,14 @@ def a_receiver(**options: Any) -> Receiver:
 
 
 def acting(site: Site, **headers: str) -> dict[str, str]:
-    """Return the headers of a request by a page of the inspector's own."""
+    """Return the headers of a request from the inspector's own page."""
     own = {"origin": site.url}
     return {**own, **{name.replace("_", "-"): value for name, value in headers.items()}}
 
 
 @dataclass(frozen=True)
 class Inspected:
-    """A running server: what sends to it, and who visits its inspector."""
+    """A running server: a sender to it, and a visitor of its inspector."""
 
     site: Site
     inspector: Inspector
@@ -50,7 +50,7 @@ class Inspected:
         return response.text
 
     async def deliver(self, event: Event[Any], **headers: str) -> httpx2.Response:
-        """Deliver an event with headers that no client would write by itself."""
+        """Deliver an event with headers that an ordinary client would not send."""
         request = signed_request(event, SECRET)
         every = {**request.headers, **{k.replace("_", "-"): v for k, v in headers.items()}}
         encoded = {name.encode(): value.encode() for name, value in every.items()}
@@ -66,9 +66,9 @@ class Inspected:
 async def inspected(
     receiver: Receiver, *, client: str | None = None, **options: Any
 ) -> AsyncIterator[Inspected]:
-    """Serve a receiver and its inspector, to which every client seems to have an address.
+    """Serve a receiver and its inspector; every client seems to have the given address.
 
-    The visitor has a session, unless the token is among the options: then it has to log in.
+    The visitor has a session; if the options contain a token, the visitor has to log in.
     """
     inspector = Inspector(receiver, **{"token": TOKEN, **options})
     otherwise = inspector.below(PATH, elsewhere)
@@ -87,7 +87,7 @@ async def inspected(
 
 
 def seen_from(client: str, app: ASGIApp) -> ASGIApp:
-    """Return an application to which every client has this address: tests have but one machine."""
+    """Return an application that sees this client address, since in tests all clients are local."""
 
     async def elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
         changed: Mapping[str, Any] = {"client": (client, 50000)} if scope["type"] == "http" else {}

@@ -1,4 +1,4 @@
-"""Who gets in, over a real server: addresses, Hosts, tokens, sessions, Origins."""
+"""Access to the inspector, over a real server: addresses, Hosts, tokens, sessions, Origins."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -21,9 +21,10 @@ from hookonce.operations.inspector.access import SESSION_SECONDS, Access
 
 from .inspecting import PATH, TOKEN, Inspected, a_receiver, acting, inspected
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(45, of="file")]
 
 PAGES = ["/", "/deliveries/1", "/dead", "/dead/letter?id=x", "/inbox", "/stream", "/nowhere"]
+PAGES += ["/handled", "/handled/event?id=x"]
 
 
 async def status(here: Inspected, path: str = "/", **headers: str) -> int:
@@ -31,7 +32,7 @@ async def status(here: Inspected, path: str = "/", **headers: str) -> int:
     return (await here.visitor.get(f"{PATH}{path}", headers=named)).status_code
 
 
-async def log_in(here: Inspected, token: str = TOKEN, to: str = f"{PATH}/", **headers: str):  # type: ignore[no-untyped-def]  # a response
+async def log_in(here: Inspected, token: str = TOKEN, to: str = f"{PATH}/", **headers: str):  # type: ignore[no-untyped-def]  # mypy cannot name the response's type
     sent = {"origin": here.site.url, **headers}
     return await here.visitor.post(f"{PATH}/login", data={"token": token, "to": to}, headers=sent)
 
@@ -45,7 +46,7 @@ CLIENTS = ["127.0.0.1", "::1", "::ffff:127.0.0.1", "203.0.113.9", "10.0.0.1", ""
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_no_address_gets_in_without_the_token(client: str) -> None:
+async def test_no_client_address_is_admitted_without_the_token(client: str) -> None:
     """Behind a proxy on this machine that adds no header, every visitor seems to be local."""
     async with inspected(a_receiver(), token=TOKEN, client=client) as here:
         assert {await status(here, path, host="localhost") for path in PAGES} == {401}
@@ -57,7 +58,7 @@ async def test_no_address_gets_in_without_the_token(client: str) -> None:
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 async def test_a_plain_proxy_lets_no_stranger_in(version: str) -> None:
-    """What nginx sends without a line of its own, and HAProxy with one for the Host."""
+    """A plain nginx sends such requests, and so does a HAProxy that sets the Host."""
     async with inspected(a_receiver(), token=TOKEN) as here:
         reader, writer = await asyncio.open_connection("127.0.0.1", here.site.port)
         lines = [f"GET {PATH}/dead HTTP/{version}", "host: localhost", "connection: close", "", ""]
@@ -134,7 +135,7 @@ async def test_every_page_asks_for_the_token_and_shows_nothing_before() -> None:
         assert await status(here, "/static/inspector.css") == 200
 
 
-async def test_a_bearer_token_gets_in() -> None:
+async def test_a_bearer_token_is_accepted() -> None:
     async with inspected(a_receiver(), token=TOKEN, client="203.0.113.9") as here:
         assert await status(here, authorization=f"Bearer {TOKEN}") == 200
         assert await status(here, authorization=f"Bearer {TOKEN}x") == 401
@@ -144,7 +145,7 @@ async def test_a_bearer_token_gets_in() -> None:
 async def test_a_url_with_the_token_leads_to_its_page_with_a_session(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As the URL is printed: once it is used, no address, no Referer and no log has the token."""
+    """After the printed URL was used, no address, no Referer and no log holds the token."""
     async with inspected(a_receiver(), token=TOKEN, client="203.0.113.9") as here:
         query = {"type": "a b", "token": TOKEN, "kind": "dead"}
         answer = await here.visitor.get(f"{PATH}/", params=query)
@@ -215,7 +216,7 @@ async def test_a_login_gives_a_session_that_is_not_the_token() -> None:
         assert TOKEN not in cookie
         for part in ("HttpOnly", "SameSite=strict", f"Path={PATH}", "Max-Age=43200"):
             assert part in cookie
-        assert await status(here) == 200  # the client has kept the cookie
+        assert await status(here) == 200  # the client keeps the cookie
         await here.visitor.post(f"{PATH}/logout", headers={"origin": here.site.url})
         assert await status(here) == 401
 
@@ -235,7 +236,7 @@ async def test_a_copied_cookie_is_worthless_after_the_logout() -> None:
 
 
 async def test_the_logout_ends_the_live_page_of_its_session() -> None:
-    """Streams last for an hour here: only the logout can be the reason."""
+    """In this test streams last for an hour, so only the logout can have ended them."""
     bounds = Bounds(stream_seconds=3600)
     async with inspected(a_receiver(), token=TOKEN, bounds=bounds) as here:
         await log_in(here)
@@ -274,7 +275,7 @@ async def test_wrong_tokens_in_form_and_header_are_limited_but_sessions_go_on() 
         late = answers[-1]
         assert late.status_code == 429
         assert 1 <= int(late.headers["retry-after"]) <= 2
-        # The right one is not looked at either, or it would be a way to guess on.
+        # The right token is refused too: otherwise an attacker could go on guessing.
         assert (await log_in(here)).status_code == 429
         assert await status(here, authorization=f"Bearer {TOKEN}") == 429
         assert await status(here, cookie=f"hookonce_inspector={session}") == 200
@@ -282,7 +283,7 @@ async def test_wrong_tokens_in_form_and_header_are_limited_but_sessions_go_on() 
 
 @pytest.mark.parametrize("path", ["/login", "/static/page.js"])
 async def test_a_path_that_asks_for_no_token_does_not_say_whether_one_is_right(path: str) -> None:
-    """A difference would let anybody try bearer tokens there without a limit."""
+    """If the answers differed, anybody could guess bearer tokens at these paths without a limit."""
     async with inspected(a_receiver(), token=TOKEN) as here:
         answers = set()
         for token in (TOKEN, "a guess of sixteen or more"):
@@ -336,7 +337,7 @@ HOSTS += ["/%2fh.example", "/%5ch.example", "/.//h.example", "/deliveries/1//h.e
 
 
 @pytest.mark.parametrize("to", HOSTS)
-async def test_at_the_root_too_a_login_leads_nowhere_else(to: str) -> None:
+async def test_a_login_at_a_root_mount_leads_only_to_a_page_of_the_inspector(to: str) -> None:
     inspector = Inspector(a_receiver(), token=TOKEN)
     async with serving(inspector) as site, httpx2.AsyncClient(base_url=site.url) as visitor:
         data, headers = {"token": TOKEN, "to": to}, {"origin": site.url}
@@ -346,7 +347,8 @@ async def test_at_the_root_too_a_login_leads_nowhere_else(to: str) -> None:
 
 async def test_a_login_leads_back_to_the_page_that_asked_for_it() -> None:
     async with inspected(a_receiver(), token=TOKEN) as here:
-        for page in ("/deliveries/7?kind=dead", "/dead/letter?id=evt_1%2F%C3%BC", "/inbox", "/"):
+        pages = ["/deliveries/7?kind=dead", "/dead/letter?id=evt_1%2F%C3%BC", "/inbox", "/"]
+        for page in [*pages, "/handled?age=1h", "/handled/event?id=evt_1"]:
             asked = (await here.visitor.get(f"{PATH}{page}")).text
             to = unescape(asked.partition('name="to" value="')[2].partition('"')[0])
             assert (await log_in(here, to=to)).headers["location"] == f"{PATH}{page}"
@@ -354,7 +356,7 @@ async def test_a_login_leads_back_to_the_page_that_asked_for_it() -> None:
 
 
 @pytest.mark.parametrize("root", ["//evil.example", "/\\evil.example"])
-async def test_the_path_it_is_mounted_at_is_never_a_host(root: str) -> None:
+async def test_the_mount_path_is_never_taken_for_a_host(root: str) -> None:
     sent = []
 
     async def send(message: Any) -> None:
@@ -369,7 +371,7 @@ async def test_the_path_it_is_mounted_at_is_never_a_host(root: str) -> None:
         "headers": [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())],
         "client": ("127.0.0.1", 1),
     }
-    await Inspector(a_receiver(), token=TOKEN)(scope, None, send)  # type: ignore[arg-type]  # nothing is read
+    await Inspector(a_receiver(), token=TOKEN)(scope, None, send)  # type: ignore[arg-type]  # the request has no body to read
     location = dict(sent[0]["headers"])[b"location"]
     assert location in {b"/evil.example/", b"/%5Cevil.example/"}
 
@@ -450,7 +452,7 @@ def test_a_session_is_unknown_to_another_inspector(access: Access) -> None:
         {"origin": None},
     ],
 )
-async def test_no_page_elsewhere_can_replay(change: Mapping[str, str | None]) -> None:
+async def test_no_page_of_another_site_can_replay(change: Mapping[str, str | None]) -> None:
     async with inspected(a_receiver()) as here:
         headers = {k: v for k, v in {**acting(here.site), **change}.items() if v is not None}
         answer = await here.visitor.post(
@@ -473,7 +475,7 @@ async def test_a_program_with_the_token_needs_no_origin() -> None:
     "path",
     ["/", "/nowhere", "/static/inspector.js", "/static/none", "/stream?cursor=x", "", "/dead"],
 )
-async def test_every_answer_carries_the_headers_that_keep_it_to_itself(path: str) -> None:
+async def test_every_answer_has_the_security_headers(path: str) -> None:
     async with inspected(a_receiver()) as here:
         for host in ("localhost", "evil.example"):
             answer = await here.visitor.get(f"{PATH}{path}", headers={"host": host})

@@ -1,4 +1,4 @@
-"""A bounded mapping forgets its oldest entries, by number and by bytes."""
+"""A bounded mapping drops its oldest entries when it has too many entries or bytes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +41,7 @@ def test_an_entry_that_grows_too_large_is_dropped() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12))))
-def test_it_never_holds_more_than_its_bounds(steps: list[tuple[int, int]]) -> None:
+def test_a_bounded_mapping_never_exceeds_its_bounds(steps: list[tuple[int, int]]) -> None:
     kept: Bounded[int, int] = Bounded(count=3, size=20)
     for key, size in steps:
         if kept.get(key) is None:

@@ -1,4 +1,4 @@
-"""The inspector in a browser, against real signed deliveries: by mouse, by keyboard, in the dark.
+"""The inspector in a browser, with real signed deliveries: by mouse, by keyboard, in the dark.
 
 With HOOKONCE_SCREENSHOT in the environment, the test of the picture leaves it there.
 """
@@ -26,13 +26,13 @@ from hookonce.testing import make_event
 from .browsing import a_page
 from .inspecting import PATH, TOKEN, Inspected, a_receiver, inspected
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(2, of="file"), pytest.mark.costs("2 to 3 s")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(1, of="file"), pytest.mark.costs("2 to 3 s")]
 
 expect.set_options(timeout=1000 * PATIENCE_SECONDS)
 
 
 class Shop:
-    """A receiver whose handler of comments rejects them until it is repaired."""
+    """A receiver whose handler rejects comments until a test repairs the handler."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
@@ -98,10 +98,12 @@ PAGES = (
     "/dead",
     "/dead/letter?id=evt_cut",
     "/inbox",
+    "/handled",
+    "/handled/event?id=evt_handled",
     "/workers",
 )
 
-# What a box of its own scrolls, or cuts off on purpose, is not wider for the eye.
+# Ignore the content of boxes that scroll or cut it off on purpose: it does not widen the page.
 WIDER_THAN_THE_SCREEN = """() => [...document.querySelectorAll("body *")]
   .filter((one) => !one.closest(".sr, .skip, thead, svg, .cut, pre") && one.getClientRects().length)
   .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
@@ -123,11 +125,11 @@ def entrance(here: Inspected) -> str:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
-    return Shop(a_receiver(store=f"sqlite:///{tmp_path}/hookonce.db"))
+    return Shop(a_receiver(store=f"sqlite:///{tmp_path}/hookonce.db", keep_handled=3600))
 
 
 async def test_deliveries_appear_while_the_page_is_open_newest_first(shop: Shop) -> None:
-    """Also across the end of a stream, after which the browser connects again: none is lost."""
+    """The browser connects again after the stream ends, and the page misses no delivery."""
     async with visiting(shop, bounds=Bounds(stream_seconds=0.7)) as visit:
         await visit.to()
         await visit.is_live()
@@ -179,7 +181,7 @@ async def test_a_dead_letter_is_replayed_to_success_by_clicking(shop: Shop) -> N
 
 
 @pytest.mark.full("a browser: 2 s")
-async def test_many_are_replayed_and_one_that_fails_stops_no_other(shop: Shop) -> None:
+async def test_many_dead_letters_are_replayed_and_a_failing_one_stops_no_other(shop: Shop) -> None:
     async with visiting(shop) as visit:
         await visit.comment()
         await visit.here.sender.send(b"{", message_id="evt_cut")
@@ -220,7 +222,7 @@ async def test_filters_are_in_the_url_and_survive_a_reload(shop: Shop) -> None:
         await visit.arrives("/?kind=accepted&type=message")
 
 
-async def test_it_works_with_the_keyboard_alone(shop: Shop) -> None:
+async def test_the_inspector_works_with_the_keyboard_alone(shop: Shop) -> None:
     async with visiting(shop) as visit:
         name = visit.page.locator("[name=type]")
         first = await visit.comment()
@@ -243,6 +245,12 @@ async def test_it_works_with_the_keyboard_alone(shop: Shop) -> None:
         await visit.shows("#replay-selected", "Replay 1 selected")
         await visit.press("r")
         await visit.shows(".outcome", "handled", "")
+        await visit.press("g", "h")
+        await visit.arrives("/handled")
+        await visit.press("j", "Enter")
+        await visit.arrives("/handled/event?id=*")
+        await visit.press("u")
+        await visit.arrives("/handled")
 
 
 @pytest.mark.full("a browser: 2 s")
@@ -291,8 +299,8 @@ HOSTILE = "<img src=x onerror=alert(1)>'\"</script><script>alert(2)</script>\u20
 
 
 @pytest.mark.full("a browser: 2 s")
-async def test_nothing_a_sender_writes_runs_in_the_browser(shop: Shop) -> None:
-    """``a_page`` fails at a dialog, and at whatever the content security policy had to stop."""
+async def test_no_text_of_a_sender_runs_as_code_in_the_browser(shop: Shop) -> None:
+    """``a_page`` fails if a dialog opens, or if the content security policy blocks something."""
     async with visiting(shop) as visit:
         event_id = f"evt_{HOSTILE}"
         event = make_event(CommentReceived, event_id=event_id, data={"text": HOSTILE})
@@ -312,17 +320,17 @@ async def test_nothing_a_sender_writes_runs_in_the_browser(shop: Shop) -> None:
 async def something_of_everything(visit: Visit) -> None:
     await visit.comment()
     await visit.message()
-    await visit.message()
+    await visit.here.sender.send(make_event(MessageReceived, event_id="evt_handled"))
     await visit.here.sender.send(b"{", message_id="evt_cut")
     await visit.here.sender.send(b"{}", tamper=True)
 
 
 @pytest.mark.full("a browser: 2 s")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_everybody_can_use_it_in_light_and_dark(
+async def test_the_pages_are_accessible_in_light_and_dark(
     shop: Shop, scheme: Literal["light", "dark"]
 ) -> None:
-    """By axe-core: contrasts, names, roles, the order of headings, and what else it knows."""
+    """axe-core checks contrasts, names, roles, the order of headings, and more."""
     async with visiting(shop) as visit:
         page, axe = visit.page, Axe()
         await page.emulate_media(color_scheme=scheme)
@@ -354,7 +362,7 @@ async def test_on_a_telephone_nothing_is_cut_off_and_the_list_comes_first(shop: 
 
 
 @pytest.mark.full("a browser: 2 s")
-async def test_filters_follow_the_columns_and_what_changes(shop: Shop) -> None:
+async def test_filters_apply_to_live_changes(shop: Shop) -> None:
     async with visiting(shop) as visit:
         comment = await visit.comment()
         message = await visit.message()
@@ -395,7 +403,7 @@ async def test_a_selection_is_replayed_and_discarded_by_the_keyboard(shop: Shop)
 
 
 @pytest.mark.full("a browser: 2 s")
-async def test_a_waiting_event_is_tried_now(tmp_path: Path) -> None:
+async def test_a_waiting_event_can_be_made_due_by_clicking(tmp_path: Path) -> None:
     url, inbox = f"sqlite:///{tmp_path}/inbox.db", Inbox(backoff=3600.0)
     receiver = a_receiver(store=url, inbox=inbox)
     runs = [RuntimeError("not yet"), None]
@@ -416,8 +424,8 @@ async def test_a_waiting_event_is_tried_now(tmp_path: Path) -> None:
 
 
 @pytest.mark.full("a browser: 2 s")
-async def test_a_picture_of_it_is_left_where_it_is_asked_for(tmp_path: Path) -> None:
-    """For the README: run it with HOOKONCE_SCREENSHOT=tests/operations/inspector/inspector.png."""
+async def test_a_picture_is_written_to_the_requested_path(tmp_path: Path) -> None:
+    """For the README, set HOOKONCE_SCREENSHOT=tests/operations/inspector/inspector.png."""
     asked_for = os.environ.get("HOOKONCE_SCREENSHOT")
     url, inbox = f"sqlite:///{tmp_path}/inbox.db", Inbox(max_attempts=2, backoff=0.5)
     shop = Shop(a_receiver(store=url, endpoint="social", inbox=inbox))
@@ -435,7 +443,7 @@ async def test_a_picture_of_it_is_left_where_it_is_asked_for(tmp_path: Path) -> 
 
 
 async def some_traffic(visit: Visit, turn: int) -> None:
-    """Send what a receiver meets: much that goes well, some that comes twice, and little else."""
+    """Send typical traffic: many successes, some duplicates, and a few failures."""
     send = visit.here.sender.send
     for number in range(2 + turn * 7 % 5):
         kind = (MessageReceived, PostTargetPublished)[number % 2]

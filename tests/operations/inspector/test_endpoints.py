@@ -82,7 +82,7 @@ async def test_each_endpoint_has_its_own_deliveries_and_dead_letters(
         assert gone.json() == {"id": noted.id, "ok": True, "outcome": "discarded"}
 
 
-async def test_one_login_opens_all(shop: Receiver, club: Receiver) -> None:
+async def test_one_login_opens_the_pages_of_every_endpoint(shop: Receiver, club: Receiver) -> None:
     async with visiting(Inspector([shop, club], token=TOKEN)) as visitor:
         asked = await visitor.get("/inspector/at/club/dead?type=x")
         assert asked.status_code == 401

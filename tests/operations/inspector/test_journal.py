@@ -1,4 +1,4 @@
-"""What the journal keeps of a receiver's records, and what it drops."""
+"""The records that the journal keeps, and the records that it drops."""
 
 import gc
 import logging
@@ -16,6 +16,7 @@ from hookonce.operations.inspector import Bounds
 from hookonce.operations.inspector.journal import Journal
 from hookonce.operations.inspector.seen import AnswerKind, Seen
 from hookonce.outcome import Outcome
+from hookonce.senders import svix
 from hookonce.testing import TestSender, make_event, signed_request
 from hookonce.verification.secrets import new_secret
 from hookonce.watching.records import DeliveryAnswered, DeliveryReceived
@@ -69,7 +70,7 @@ async def test_a_delivery_is_kept_with_its_verdict_its_claim_its_handlers_and_it
     assert whats(first) == [What.CLAIM, What.FINISHED, What.SETTLED, What.CLAIM]
 
 
-async def test_a_delivery_is_there_while_its_handler_still_runs() -> None:
+async def test_a_delivery_is_listed_while_its_handler_still_runs() -> None:
     receiver = a_receiver()
     journal = watched(receiver)
     kinds: list[AnswerKind | None] = []
@@ -133,12 +134,12 @@ async def test_the_body_of_a_large_request_is_freed(tamper: bool) -> None:
     receiver = a_receiver()
     handling(receiver)
     journal = watched(receiver, deliveries_bytes=5000, refused_bytes=5000)
-    # So large that not even `expecting` keeps it for a minute.
+    # This body is so large that even `expecting` does not keep it for a minute.
     large = make_event(CommentReceived, data={"text": "x" * 70_000})
     request = signed_request(large, new_secret() if tamper else SECRET)
     held_before = sys.getrefcount(request.body)
     await receiver.handle(request.body, request.headers)
-    await receiver.idle(20)  # its run ends after the answer
+    await receiver.idle(20)  # wait, because the attempt ends after the answer
     (seen,) = listed(journal)
     assert seen.kind is (AnswerKind.REFUSED if tamper else AnswerKind.ACCEPTED)
     held = sys.getrefcount(request.body)
@@ -166,7 +167,7 @@ async def test_a_delivery_forgotten_before_its_answer_is_listed_when_it_is_answe
 async def test_a_failure_is_kept_as_text_and_keeps_nothing_else_alive(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.CRITICAL, "hookonce")  # pytest would keep the error
+    caplog.set_level(logging.CRITICAL, "hookonce")  # pytest's log capture would keep the error
 
     class Large:
         pass
@@ -193,7 +194,7 @@ async def test_a_failure_is_kept_as_text_and_keeps_nothing_else_alive(
     assert held[0]() is None
 
 
-async def test_the_way_through_the_inbox_is_one_history() -> None:
+async def test_the_steps_of_an_event_through_the_inbox_are_one_history() -> None:
     receiver = a_receiver(store="memory://")
     handling(receiver)
     journal = watched(receiver)
@@ -277,10 +278,18 @@ def test_headers_of_any_accepted_shape_are_measured() -> None:
     refused = VerificationError(Refusal.MISSING_ID)
     shapes: list[object] = [{"a": "b"}, {b"a": b"b"}, [("a", "b")], [("a", None)]]
     for headers in shapes:
-        received = DeliveryReceived("default", b"", headers, 0.0)  # type: ignore[arg-type]  # as frameworks give them
+        received = DeliveryReceived("default", b"", headers, 0.0)  # type: ignore[arg-type]  # some frameworks give such headers
         answered = DeliveryAnswered("default", Outcome(400, "x"), 0, received, refusal=refused)
         journal.delivery_answered(answered)
     assert len(listed(journal)) == len(shapes)
+
+
+async def test_a_refused_delivery_shows_the_id_in_the_header_of_its_sender() -> None:
+    receiver = Receiver(secrets=SECRET, store="memory://", sender=svix)
+    journal = watched(receiver)
+    async with TestSender(receiver, secrets=SECRET) as sender:
+        await sender.send(b"{}", message_id="msg_1", tamper=True)
+    assert [seen.event_id for seen in listed(journal)] == ["msg_1"]
 
 
 @pytest.mark.parametrize("bound", ["deliveries", "refused_bytes", "stream_seconds"])

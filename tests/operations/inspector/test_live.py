@@ -45,7 +45,7 @@ def cursor_in(page: str) -> str:
 async def streaming(
     here: Inspected, query: str = "", *, cursor: str | None = None, last_id: str = ""
 ) -> AsyncIterator[Stream]:
-    """Open a page's stream, and hear it until the block ends."""
+    """Open a page's stream, and read it until the block ends."""
     stream = Stream()
     if cursor is None:
         cursor = cursor_in(await here.page())
@@ -98,7 +98,7 @@ async def test_a_page_receives_a_delivery_and_then_its_answer() -> None:
         assert "200 handled" in stream.named("rows")[1][0]["html"]
 
 
-async def test_charts_and_facts_come_without_asking_and_a_heartbeat_too() -> None:
+async def test_an_open_page_receives_charts_facts_and_heartbeats() -> None:
     async with inspected(a_receiver()) as here, streaming(here) as stream:
         await until(lambda: stream.named("overview"))
         assert set(stream.named("overview")[0]) == {"facts", "charts"}
@@ -106,7 +106,7 @@ async def test_charts_and_facts_come_without_asking_and_a_heartbeat_too() -> Non
         assert any("comment" in event for event in stream.heard)
 
 
-async def test_it_filters_as_the_page_does() -> None:
+async def test_a_stream_has_the_filters_of_its_page() -> None:
     async with inspected(a_receiver()) as here, streaming(here, "&kind=refused") as stream:
         await here.sender.send(make_event(CommentReceived))
         await here.sender.send(make_event(CommentReceived), tamper=True)
@@ -181,7 +181,7 @@ async def test_a_stream_ends_by_itself_so_that_a_server_can_stop() -> None:
 
 
 async def test_a_server_that_stops_waits_for_no_open_page() -> None:
-    """Streams last for an hour here: only ``Inspector.end`` can be the reason."""
+    """In this test streams last for an hour, so only ``Inspector.end`` can have ended them."""
     async with (
         inspected(a_receiver(), bounds=Bounds(stream_seconds=3600)) as here,
         streaming(here) as stream,

@@ -26,7 +26,7 @@ def limit(time: Time) -> LoginLimit:
 
 
 def checked(limit: LoginLimit, client: str | None, tries: int) -> int:
-    """Try wrong tokens at once, and return how many were checked."""
+    """Try this many wrong tokens at one moment; return how many the limit allowed."""
     count = 0
     for _ in range(tries):
         if not limit.seconds_to_wait(client):
@@ -56,7 +56,7 @@ def test_nobody_waits_longer_than_two_seconds(limit: LoginLimit, time: Time) -> 
     assert limit.seconds_to_wait("203.0.113.9") == 0
 
 
-def test_one_client_does_not_slow_others(limit: LoginLimit) -> None:
+def test_wrong_tokens_of_one_client_do_not_delay_others(limit: LoginLimit) -> None:
     checked(limit, "203.0.113.9", 100)
     assert limit.seconds_to_wait("203.0.113.10") == 0
 
@@ -67,8 +67,8 @@ def test_all_addresses_of_one_ipv6_network_are_one_client(limit: LoginLimit) -> 
     assert limit.seconds_to_wait("203.0.113.9") > 0
 
 
-def test_many_addresses_gain_little(limit: LoginLimit, time: Time) -> None:
-    """The first hundred clients have an account each; all further ones share one."""
+def test_an_attacker_with_many_addresses_gains_few_tries(limit: LoginLimit, time: Time) -> None:
+    """Each of the first hundred clients has its own limit; all other clients share one limit."""
     crowd = [f"10.{n // 250}.{n % 250}.1" for n in range(300)]
     assert sum(checked(limit, client, 1) for client in crowd[:100]) == 100
     assert sum(checked(limit, client, 1) for client in crowd[100:]) == 10
@@ -77,7 +77,7 @@ def test_many_addresses_gain_little(limit: LoginLimit, time: Time) -> None:
     for _ in range(10):
         time.now += 1
         count += sum(checked(limit, client, 20) for client in crowd)
-    # 101 accounts, ten tries at once and one in two seconds for each.
+    # Each of 101 limits allows ten tries at once, then one try every two seconds for ten seconds.
     assert count <= 101 * (10 + 5)
 
 

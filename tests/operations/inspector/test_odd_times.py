@@ -1,4 +1,4 @@
-"""A record with an impossible time is shown, and so are the others on its page."""
+"""An impossible time in one record does not break a page: the page shows all records."""
 
 from pathlib import Path
 

@@ -22,7 +22,7 @@ from .inspecting import SECRET, Inspected, inspected
 from .test_live import Stream, streaming
 
 pytestmark = pytest.mark.anyio
-in_a_process = pytest.mark.sample(2, of="file")
+in_a_process = pytest.mark.sample(1, of="file")
 
 PROCESS = """
 from hookonce import Inbox
@@ -62,7 +62,7 @@ def text_of(page: str) -> str:
 
 
 async def row_with(stream: Stream, *words: str) -> str:
-    """Return the number of a row once the open page shows it with all these words."""
+    """Wait until the open page shows a row with all these words; return the row's number."""
 
     def found() -> list[dict[str, Any]]:
         rows = [row for rows in stream.named("rows") for row in rows]
@@ -107,7 +107,8 @@ async def test_a_page_shows_what_another_server_has_answered(url: str, tmp_path:
         watched(receiver) as (here, stream),
         served_process(tmp_path, PROCESS, SECRET) as other,
     ):
-        # It asks now and then whether anybody looks: the first may be answered unseen.
+        # The process checks for an open page only now and then, so it may not publish the first
+        # answer.
         async def is_shown() -> bool:
             assert await answered(other, make_event(CommentReceived)) == 200
             return bool(stream.rows())
@@ -121,7 +122,7 @@ async def test_a_page_shows_what_another_server_has_answered(url: str, tmp_path:
     assert "No step was seen" not in shown
 
 
-async def test_the_store_says_what_no_process_reported(url: str) -> None:
+async def test_states_that_no_process_reported_come_from_the_store(url: str) -> None:
     receiver = Receiver(secrets=[SECRET], store=url, inbox=Inbox(embedded=False))
     receiver.on(CommentReceived, name="answer")(succeed)
     elsewhere = receiver.copy()

@@ -18,20 +18,22 @@ from hookonce.operations.inspector.models import Model, model_of
 from hookonce.operations.inspector.redactor import Redactor
 from hookonce.testing import event_body, make_event
 
+pytestmark = pytest.mark.sample(90, of="file")
+
 
 def read(body: bytes, redaction: Redaction | None = None) -> ShownBody:
     return shown_body(body, Redactor(redaction or Redaction()))
 
 
 def modelled(body: bytes, event_id: str | None, redaction: Redaction | None = None) -> Model:
-    """Return what a page shows of an event, which reads the body first."""
+    """Return the model of an event as a page shows it; a page redacts the body first."""
     redactor = Redactor(redaction or Redaction())
     shown_body(body, redactor)
     return model_of(body, event_id, EventParser(), redactor)
 
 
 def scrubbed(text: str, *hidden: str) -> str:
-    """Return a text without values that were hidden elsewhere on the page."""
+    """Return a text without the values that were hidden elsewhere on the page."""
     redactor = Redactor(Redaction())
     for value in hidden:
         redactor.hide(value)
@@ -176,7 +178,7 @@ def test_a_string_in_json_may_itself_be_json_a_form_or_xml(text: str) -> None:
 
 
 def test_a_text_hides_all_that_follows_a_hidden_name() -> None:
-    """In a traceback the rest of the line: the next one is another statement, or the error."""
+    """In a traceback, the rest of the line is hidden, but not the next line."""
     text = "user=x&password=hush-hush&y=1\nand so on"
     assert hidden_in_text(text) == "user=x&password=[redacted]"
     redactor = Redactor(Redaction())
@@ -187,6 +189,7 @@ def test_a_text_hides_all_that_follows_a_hidden_name() -> None:
     ("text", "shown"),
     [
         ("secrets: whsec_MfKQ9r8GKYqr= and on", "secrets: [redacted] and on"),
+        ("signs with whsk_MfKQ9r8GKYqr= and on", "signs with [redacted] and on"),
         ("got v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9N= no", "got [redacted] no"),
         ("sent Bearer abcdefghijklmnop to x", "sent [redacted] to x"),
         ("no postgres://app:hush@db/hooks", "no postgres://[redacted]@db/hooks"),
@@ -205,7 +208,7 @@ def test_secrets_that_are_known_by_their_form_are_hidden_under_any_name(
     assert name == json.dumps(shown)
 
 
-def test_what_is_hidden_already_stays_so() -> None:
+def test_a_value_that_is_hidden_already_stays_hidden() -> None:
     assert hidden_in_text("x; token=[redacted]") == "x; token=[redacted]"
 
 
@@ -264,7 +267,7 @@ def test_a_hidden_value_is_found_however_it_is_written(
 
 @given(
     st.text(string.ascii_letters + "'\"\\ \n\t&<>;%+=#/{}\u00fc\u6f22\U0001f92b", max_size=12),
-    st.lists(st.sampled_from(QUOTINGS[:-1]), max_size=3),  # HTML stands alone
+    st.lists(st.sampled_from(QUOTINGS[:-1]), max_size=3),  # without `escape`: HTML is not nested
 )
 @example("\u00fc", [ascii, quote])
 @example("\u00fc", [lambda value: repr(value.encode()), repr, quote])
@@ -341,7 +344,7 @@ def test_the_model_hides_what_the_body_hides() -> None:
     assert "hush-hush" not in repr(model)
 
 
-def test_the_model_marks_what_it_does_not_know() -> None:
+def test_the_model_marks_unknown_fields() -> None:
     event = make_event("comment.received", data={"mood": {"now": "glad"}}, extra=True)
     model = modelled(event.model_dump_json().encode(), event.id)
     assert model.name == "CommentReceived"
@@ -349,13 +352,13 @@ def test_the_model_marks_what_it_does_not_know() -> None:
     assert unknown == [("data.mood.now", "glad")]
 
 
-def test_what_cannot_be_read_is_said() -> None:
+def test_an_unreadable_body_is_shown_with_the_reason() -> None:
     assert "not JSON" in modelled(b"{", "evt_1").problem
     other = modelled(event_body("comment.received"), "evt_other")
-    assert "webhook-id" in other.problem
+    assert "is not the id that was signed" in other.problem
 
 
-def test_hidden_values_are_taken_out_of_other_texts() -> None:
+def test_hidden_values_are_removed_from_other_texts() -> None:
     assert scrubbed("hush-hush, no, not", "hush-hush", "no") == "[redacted], [redacted], not"
 
 
@@ -399,7 +402,7 @@ def test_no_body_breaks_the_page_or_makes_it_endless(body: bytes) -> None:
     assert len(repr(model)) < 1_000_000
 
 
-# Without the characters that a secret needs to be known by its form: `whsec_…`, `v1,…`, `://a@`.
+# The alphabet lacks characters of recognizable secrets: `whsec_…`, `v1,…`, `://a@`.
 HARMLESS = st.characters(codec="utf-8", exclude_characters="_,@")
 
 
@@ -412,7 +415,7 @@ HARMLESS = st.characters(codec="utf-8", exclude_characters="_,@")
         max_leaves=20,
     )
 )
-def test_what_is_shown_is_the_same_json(value: object) -> None:
+def test_the_shown_json_equals_the_body(value: object) -> None:
     nothing_hidden = Redaction(keys=[])
     shown = read(json.dumps(value).encode("utf-8", "surrogatepass"), nothing_hidden)
     assert json.loads("".join(token.text for token in shown.tokens)) == value

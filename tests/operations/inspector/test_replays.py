@@ -1,4 +1,4 @@
-"""Dead letters are replayed through the inspector, and the log says who asked for it."""
+"""The inspector replays dead letters, and the log says who asked for a replay."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Shop:
-    """A handler that rejects while it is closed, and waits where it is told to."""
+    """A handler that rejects events while it is closed, and waits if a test says so."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.is_closed = True

@@ -27,7 +27,7 @@ ANSWERS_A_STEP = 40
 
 
 class Sender:
-    """Delivers events without a pause, signed with what is in force at the service."""
+    """Delivers events without a pause, signed with the current secrets of the service."""
 
     def __init__(self, client: httpx2.AsyncClient, secret: str) -> None:
         self._client = client
@@ -48,7 +48,7 @@ class Sender:
 
 
 def put(file: Path, *secrets: str) -> None:
-    """Put secrets in force as a deployment does: in one step."""
+    """Replace the secrets in one step, as a deployment does."""
     new = file.with_suffix(".new")
     new.write_text("\n".join(secrets))
     new.replace(file)
@@ -82,7 +82,7 @@ async def test_a_hot_rotation_refuses_nothing_while_everything_is_watched(tmp_pa
         for _ in range(ROTATIONS):
             new = new_secret()
             sender.signing = [new, old]
-            await sender.goes_on()  # the receiver knows of the old one alone
+            await sender.goes_on()  # the receiver knows only the old secret
             put(file, new, old)
             await sender.goes_on()
             sender.signing = [new]

@@ -1,4 +1,4 @@
-"""The page of workers shows every process: whether it lives, what it runs, and what has failed."""
+"""The page of workers shows whether each process lives, what it runs, and its failures."""
 
 import re
 import signal
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 PATIENCE_SECONDS = 60.0
 
-# A worker, which handles one event at a time.
+# A worker that handles one event at a time.
 WORKER = """
 import contextlib
 from hookonce import Inbox
@@ -86,7 +86,7 @@ async def rows(here: Inspected) -> dict[int, str]:
 
 
 async def shows(here: Inspected, process: ServedProcess, *parts: str) -> str:
-    """Return the row of a worker once it contains these texts."""
+    """Wait until a worker's row contains these texts, and return the row."""
     shown: dict[int, str] = {}
 
     async def holds() -> bool:
@@ -99,7 +99,7 @@ async def shows(here: Inspected, process: ServedProcess, *parts: str) -> str:
 
 
 async def runs(process: ServedProcess) -> str:
-    """Return the id of the event that a worker begins to handle."""
+    """Wait until a worker begins to handle an event, and return the event's id."""
     found: list[str] = []
 
     def holds() -> bool:

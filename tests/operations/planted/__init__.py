@@ -1,1 +1,1 @@
-"""The faults of a deployment, planted one at a time, and the operator's steps to their causes."""
+"""Plants one fault at a time in a deployment, and counts an operator's steps to its cause."""

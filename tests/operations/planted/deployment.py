@@ -1,4 +1,4 @@
-"""A deployment of hookonce in processes of its own, and the operator who looks at it at night.
+"""A deployment of hookonce in its own processes, and its operator's view of it at night.
 
 Only `Deployment.deliver` plays the sender. All that an operator learns comes from the last lines of
 the log and from commands of hookonce.
@@ -22,8 +22,8 @@ from hookonce.testing import signed_request
 
 __all__ = ["PLAIN", "Deployment"]
 
-# The receiver of most deployments. A body that never ends is refused soon, because the doctor waits
-# for the refusal.
+# A typical receiver. Its time limit for bodies is short, because the doctor waits for the refusal
+# of an endless body.
 PLAIN = """
 from hookonce import EnvironmentSecrets, FileSecrets, Inbox, Limits, Receiver
 from hookonce.events import CommentReceived
@@ -128,14 +128,14 @@ class Deployment:
         return port
 
     def proxy(self, text: str) -> None:
-        """Serve an ASGI application before the receiver; ``{port}`` is the receiver's port."""
+        """Serve an ASGI application in front of the receiver; ``{port}`` is the receiver's port."""
         self.write(text.replace("{port}", str(self.port)), "proxy.py")
         command = [sys.executable, "-m", "uvicorn", "proxy:app", "--port", "0"]
         proxy = self.ending.enter_context(running(here=self.here, command=command))
         self.put_before(int(proxy.printed(r"running on http://127\.0\.0\.1:(\d+) ")[1]))
 
     def stop(self, process: Process) -> None:
-        """End a process in order, as a deployment does; nobody reads its log any more."""
+        """Shut a process down, as a deployment does; the operator can no longer read its log."""
         process.process.terminate()
         process.process.wait(PATIENCE_SECONDS)
         self.processes.remove(process)
@@ -145,7 +145,9 @@ class Deployment:
         self.write(_CLOCK, "sitecustomize.py")
         self.settings |= {"PYTHONPATH": str(self.here), "CLOCK": str(self.here / "clock")}
         new = self.write(str(seconds), "new-clock")
-        new.replace(self.here / "clock")  # at once: the processes read it all the time
+        new.replace(
+            self.here / "clock"
+        )  # in one step, since the processes may read the file at any time
 
     def deliver(
         self,
@@ -154,6 +156,7 @@ class Deployment:
         times: int = 1,
         secrets: tuple[str, ...] = (),
         size: int = 0,
+        body: bytes | None = None,
         skew: float = 0.0,
     ) -> int:
         """Deliver events as the sender does, and return the last status.
@@ -163,13 +166,14 @@ class Deployment:
             times: how many events.
             secrets: those that sign the deliveries, by default the sender's.
             size: the least size of each body in bytes.
+            body: the body of each event, by default that of a comment.
             skew: how long ago the delivery was signed, by the clock of the tests.
         """
         status = 0
         for _ in range(times):
             data = {"text": "x" * size} if size else None
-            body = event_body("comment.received", event_id=event_id, data=data)
-            request = signed_request(body, secrets or self.secret, skew=skew)
+            sent = body or event_body("comment.received", event_id=event_id, data=data)
+            request = signed_request(sent, secrets or self.secret, skew=skew)
             status = httpx2.post(
                 self.url,
                 content=request.body,
@@ -180,22 +184,22 @@ class Deployment:
         return status
 
     def logged(self, text: str) -> None:
-        """Return when a process has logged a text."""
+        """Wait until a process has logged a text."""
         eventually(lambda: text in self._log(), what=f"{text!r} in {self._log()}")
 
     def log(self) -> str:
-        """Return the last lines of the log: a step of the operator."""
+        """Return the last lines of the log; counts as a step of the operator."""
         return "\n".join(self._log().splitlines()[-_LAST_LINES:])
 
     def _log(self) -> str:
         return "".join(one.output + one.errors for one in self.processes)
 
     def doctor(self) -> str:
-        """Return what ``hookonce doctor`` prints for the user of the tests: a step."""
+        """Return the output of ``hookonce doctor``, run as the tests' user; counts as a step."""
         where = ["--url", self.url, "--health-url", self.health_url] if self.url else []
         return self.command("doctor", self.target, *where)
 
     def command(self, *arguments: str) -> str:
-        """Return what a command prints with the service's settings: a step of the operator."""
+        """Return the output of a command with the service's settings; counts as a step."""
         result = run(*arguments, here=self.here, environment=self.settings)
         return result.output + result.errors

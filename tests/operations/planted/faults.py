@@ -1,4 +1,4 @@
-"""Plants each fault in a deployment, up to the first sign of it that somebody sees."""
+"""Functions that plant a fault in a deployment, and return when its first sign is visible."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from support.disks import NoDiskError, fill, small_disk
 from support.needs import missing, needed
 from support.postgres import postgres_server
 from support.redis_servers import redis_server
+
+from hookonce.samples.events import event_body
 
 from .deployment import PLAIN, Deployment
 
@@ -129,7 +131,7 @@ def _(to: Deployment) -> None:
 @_plants("hookonce's body limit")
 def _(to: Deployment) -> None:
     to.serve()
-    with suppress(httpx2.NetworkError):  # the server closes the connection without reading on
+    with suppress(httpx2.NetworkError):  # the server closes the connection without reading the rest
         assert to.deliver(size=2_500_000) == 413
     to.logged("refused a body")
 
@@ -238,7 +240,7 @@ def _(to: Deployment) -> None:
 
 
 def _service_user() -> int:
-    """Return the id of a user who may do less than the user of the tests."""
+    """Return the id of a user with fewer rights than the user of the tests."""
     if os.geteuid() != 0:
         missing("the service cannot run as another user", "run as root")
     needed("setpriv", package="util-linux")
@@ -315,7 +317,7 @@ def _(to: Deployment) -> None:
     to.stop(server)
     os.chown(to.here, user, user)
     for file in to.here.glob("hookonce.db*"):
-        file.chmod(0o644)  # as root's copy of a backup: others may only read it
+        file.chmod(0o644)  # like a backup that root has copied: other users may only read it
     to.start("serve", "app:receiver", "--port", "0", user=user).ended()
 
 
@@ -337,6 +339,14 @@ async def greet(event, session): ...
     to.fails_to_start("serve", "app:receiver", "--port", "0")
 
 
+@_plants("another sender's envelope")
+def _(to: Deployment) -> None:
+    to.serve()
+    for _ in range(2):
+        body = event_body("comment.received").replace(b'"createdAt"', b'"timestamp"', 1)
+        assert to.deliver(body=body) == 202
+
+
 @_plants("dead letters growing")
 def _(to: Deployment) -> None:
     to.write(_with_inbox(_FAILING, "max_attempts=1"))
@@ -344,4 +354,4 @@ def _(to: Deployment) -> None:
     assert to.deliver(times=3) == 202
     to.logged("it is a dead letter now")
     to.stop(server)
-    to.serve()  # the log of hours ago is elsewhere
+    to.serve()  # the operator no longer has the log of hours ago

@@ -16,7 +16,7 @@ _ROW = "{:40} {:62} {:24} {}"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Plant the faults that were asked for, and return 1 if a step does not name its cause."""
+    """Plant the requested faults; return 1 if no step names the cause of one of the faults."""
     parser = argparse.ArgumentParser(prog="python -m tests.operations.planted")
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose names have it")
     parser.add_argument("--said", action="store_true", help="print what each step said")

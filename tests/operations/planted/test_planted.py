@@ -1,13 +1,13 @@
-"""Each fault of a deployment leads to its cause, and to what to do, in one or two steps."""
+"""For each planted fault, the operator finds the cause and the remedy in one or two steps."""
 
 import pytest
 
 from .faults import COMMANDS, FAULTS
 from .walk import Row, rows, walk
 
-pytestmark = [pytest.mark.costs("3 s each"), pytest.mark.sample(4, of="file")]
+pytestmark = [pytest.mark.costs("3 s each"), pytest.mark.sample(2, of="file")]
 
-# Nothing is wrong with these servers: the doctor has nothing to find there.
+# In these faults the servers are healthy, so the doctor finds nothing wrong with them.
 SOUND_SERVERS = {"hookonce's body limit", "wrong API URL"}
 
 

@@ -1,4 +1,4 @@
-"""The operator's steps at night, and the step at which the cause and the remedy are known."""
+"""The operator's steps at night, and the first step that completes the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECTION = "## Look up a fault of the deployment"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the guide says about a fault.
+    """A fault as a row of the guide's table.
 
     Attributes:
         fault: its name.
@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What the operator's steps said.
+    """The output of each step that the operator took.
 
     Attributes:
         said: what each step said, in order.
@@ -66,9 +66,9 @@ def rows() -> tuple[Row, ...]:
 
 
 def walk(row: Row) -> Walk:
-    """Plant a fault, and go the operator's steps: log, doctor, and the command in the guide."""
+    """Plant a fault, and take the operator's steps: log, doctor, and the command in the guide."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
-        Path(folder).chmod(0o755)  # another user may be the service's
+        Path(folder).chmod(0o755)  # readable if the service runs as another user
         deployment = Deployment(Path(folder))
         with deployment.ending:
             FAULTS[row.fault](deployment)
@@ -86,7 +86,7 @@ def walk(row: Row) -> Walk:
 
 
 def _decisive(row: Row, said: dict[str, str]) -> str | None:
-    """Return the step after which both cause and remedy are known."""
+    """Return the first step after which the operator knows both cause and remedy."""
     known = ""
     for step, text in said.items():
         known += f"{text}\n"

@@ -1,4 +1,4 @@
-"""The bench that a rule runs on, and helpers for rules."""
+"""The bench, on which a rule tests a ledger, and helpers for rules."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ async def perform(
 
 
 async def wait_a_little(bench: Bench[Any]) -> None:
-    """Wait within a handler: in the event loop, or in its thread."""
+    """Wait for 50 ms within a handler, in the event loop or in the handler's thread."""
     if is_async_ledger(bench.ledger):
         await asyncio.sleep(0.05)
     else:
-        time.sleep(0.05)  # noqa: ASYNC251 - it runs in a thread of its own
+        time.sleep(0.05)  # noqa: ASYNC251 - the handler has a thread of its own
 
 
 async def awaited(result: object) -> Any:
@@ -97,3 +97,12 @@ async def expect_rows(bench: Bench[Any], keys: list[str]) -> None:
     """Raise AssertionError unless exactly these keys are committed."""
     rows = sorted(await awaited(bench.read()))
     expect(rows == sorted(keys), f"committed are {rows}, not {sorted(keys)}")
+
+
+async def expect_not_held(ledger: Any, transaction: Any, effect: Effect) -> None:
+    """Raise AssertionError if ``holds`` is true for a row that this transaction has not changed."""
+    try:
+        is_held = await ledger.holds(transaction, effect)
+    except Exception:  # noqa: BLE001 - the rule accepts any error
+        is_held = False
+    expect(not is_held, "a row counts as held that this transaction has not inserted")

@@ -17,23 +17,25 @@ from .bench import (
     WorkError,
     awaited,
     expect,
+    expect_not_held,
     expect_rows,
     new_effect,
     perform,
     wait_a_little,
 )
+from .generations import GENERATION_RULES
 
 _CONFLICTS = 2
 
 
 class _ConflictError(Exception):
-    """The error of a database that has rolled a transaction back because of another transaction."""
+    """An error with the SQLSTATE of a conflict between two transactions."""
 
     sqlstate = "40001"
 
 
 async def it_passes_the_check_at_the_start(bench: Bench[Any]) -> None:
-    """A ledger whose tables exist passes, and the check leaves no rows."""
+    """The check at the start accepts a ledger whose tables exist, and leaves no rows."""
     await check(bench.ledger)
     await check(bench.ledger)
 
@@ -51,7 +53,7 @@ async def an_effect_is_committed_with_its_row(bench: Bench[Any]) -> None:
 
 
 async def a_failure_leaves_neither_effect_nor_row(bench: Bench[Any]) -> None:
-    """A handler that raises is rolled back, and its next attempt works."""
+    """If a handler raises, the ledger rolls back, and the next attempt does the work."""
     effect = new_effect()
 
     async def work(transaction: Any) -> None:
@@ -66,7 +68,7 @@ async def a_failure_leaves_neither_effect_nor_row(bench: Bench[Any]) -> None:
 
 
 async def a_cancellation_leaves_neither_effect_nor_row(bench: Bench[Any]) -> None:
-    """An async handler that is cancelled is rolled back, and its next attempt works."""
+    """If an async handler is cancelled, the ledger rolls back, and the next attempt works."""
     if not is_async_ledger(bench.ledger):
         return  # a thread cannot be cancelled
     effect, is_waiting = new_effect(), asyncio.Event()
@@ -114,14 +116,14 @@ async def a_swallowed_failure_does_not_count_as_success(bench: Bench[Any]) -> No
 
     try:
         await perform(bench, effect, work)
-    except Exception:  # noqa: BLE001 - any error will do
+    except Exception:  # noqa: BLE001 - the rule accepts any error
         await expect_rows(bench, [])
         await perform(bench, effect, lambda t: bench.write(t, "once"))
     await expect_rows(bench, ["once"])
 
 
 async def a_row_that_is_not_there_is_not_held(bench: Bench[Any]) -> None:
-    """Without the effect's row there is no success, whatever state the driver reports.
+    """``holds`` returns False if the effect's row is missing, whatever state the driver reports.
 
     The row is gone if a statement below the handler rolled back and began another transaction.
     """
@@ -129,7 +131,7 @@ async def a_row_that_is_not_there_is_not_held(bench: Bench[Any]) -> None:
 
     async def look(ledger: Any) -> None:
         async with ledger.transaction() as transaction:
-            await _expect_not_held(ledger, transaction, effect)
+            await expect_not_held(ledger, transaction, effect)
 
     await on_ledger(bench.ledger, look)
     await perform(bench, effect, lambda t: bench.write(t, "once"))
@@ -149,13 +151,13 @@ async def a_row_of_an_earlier_transaction_is_not_held(bench: Bench[Any]) -> None
             await ledger.insert(transaction, begun)
         for earlier in (effect, begun):
             async with ledger.transaction() as transaction:
-                await _expect_not_held(ledger, transaction, earlier)
+                await expect_not_held(ledger, transaction, earlier)
 
     await on_ledger(bench.ledger, look)
 
 
 async def an_effect_committed_before_its_end_is_no_success(bench: Bench[Any]) -> None:
-    """If a row that says "begun" is committed, each later attempt fails.
+    """If a commit leaves a row that says "begun", each later attempt fails.
 
     The handler has committed too early, or its connection commits by itself: a part of the work may
     be missing.
@@ -176,7 +178,7 @@ async def an_effect_committed_before_its_end_is_no_success(bench: Bench[Any]) ->
 
 
 async def a_conflict_is_tried_again_at_once(bench: Bench[Any]) -> None:
-    """After a serialization failure the transaction is repeated, and the handler does not fail."""
+    """After a serialization failure, hookonce repeats the transaction: no handler fails."""
     tries = 0
 
     async def work(transaction: Any) -> None:
@@ -191,7 +193,7 @@ async def a_conflict_is_tried_again_at_once(bench: Bench[Any]) -> None:
 
 
 async def effects_are_told_apart_by_every_character(bench: Bench[Any]) -> None:
-    """Endpoint, event id and handler are compared byte for byte and in full length."""
+    """The ledger compares endpoint, event id and handler byte for byte and in full length."""
     base = new_effect()
     longest = Effect("e" * 64, "\N{LATIN SMALL LETTER SHARP S}" * 512, "\N{SNOWMAN}" * 200)
     effects = [
@@ -243,14 +245,6 @@ async def pruning_goes_in_steps(bench: Bench[Any]) -> None:
     expect(pruned == [2, 1, 0], f"three steps of at most two rows deleted {pruned} of three")
 
 
-async def _expect_not_held(ledger: Any, transaction: Any, effect: Effect) -> None:
-    try:
-        is_held = await ledger.holds(transaction, effect)
-    except Exception:  # noqa: BLE001 - any error will do
-        is_held = False
-    expect(not is_held, "a row counts as held that this transaction has not inserted")
-
-
 RULES: tuple[Rule, ...] = (
     it_passes_the_check_at_the_start,
     an_effect_is_committed_with_its_row,
@@ -265,5 +259,6 @@ RULES: tuple[Rule, ...] = (
     effects_are_told_apart_by_every_character,
     rows_go_after_their_retention,
     pruning_goes_in_steps,
+    *GENERATION_RULES,
 )
 """The rules for every ledger."""

@@ -1,4 +1,4 @@
-"""The rules for a ledger that keeps watermarks, by which it skips events that come too late."""
+"""The rules for a ledger that keeps watermarks, in order to skip events that come too late."""
 
 from __future__ import annotations
 
@@ -33,11 +33,15 @@ class _Dated(NamedTuple):
     latest: Latest
 
     def perform(
-        self, work: Callable[[Any], object] | None = None, *, drop_ties: bool = False
+        self,
+        work: Callable[[Any], object] | None = None,
+        *,
+        drop_ties: bool = False,
+        late: bool = False,
     ) -> Coroutine[Any, Any, Performed]:
         """Do the work; by default, insert the creation time of the event."""
         created_at = str(self.latest.watermark.created_unix_us)
-        latest = self.latest._replace(drop_ties=drop_ties)
+        latest = self.latest._replace(drop_ties=drop_ties, late=late)
         return perform(
             self.bench,
             self.effect,
@@ -57,7 +61,7 @@ def _new_key_lock() -> KeyLock:
 
 
 async def a_newer_event_is_done_and_an_older_one_is_not(bench: Bench[Any]) -> None:
-    """An event that comes after a newer event is skipped, and recorded as done."""
+    """The ledger skips an event that comes after a newer event, and records it as done."""
     first, second, third = (_dated(bench, created_at) for created_at in (1, 2, 3))
     seen = [await event.perform() for event in (second, first, third, first, second)]
     now, before, stale = Performed
@@ -81,7 +85,7 @@ async def a_newer_event_that_fails_stops_no_older_one(bench: Bench[Any]) -> None
 
 
 async def ties_are_dropped_only_if_asked(bench: Bench[Any]) -> None:
-    """Events of the same time are handled in any order, unless ``drop_ties`` skips them."""
+    """By default all events of one time are handled; ``drop_ties`` skips the later arrivals."""
     key_lock = _new_key_lock()
     ties = [_dated(bench, 1, key_lock) for _ in range(3)]
     seen = [await ties[1].perform(), await ties[0].perform()]
@@ -90,6 +94,23 @@ async def ties_are_dropped_only_if_asked(bench: Bench[Any]) -> None:
     expect(dropped is Performed.STALE, "a tie was not dropped")
     later = await _dated(bench, 2, key_lock).perform(drop_ties=True)
     expect(later is Performed.NOW, "a newer event was dropped")
+
+
+async def a_late_event_is_done_if_asked_and_lowers_no_watermark(bench: Bench[Any]) -> None:
+    """An operator's replay of an older event runs; later events are compared as before."""
+    key_lock = _new_key_lock()
+    events = [_dated(bench, created_at, key_lock) for created_at in (1, 2, 3, 4)]
+    seen = [
+        await events[2].perform(),
+        await events[0].perform(late=True),
+        await events[1].perform(),
+        await events[0].perform(late=True),
+        await events[3].perform(late=True),
+        await _dated(bench, 3, key_lock).perform(),
+    ]
+    now, before, stale = Performed
+    expect(seen == [now, now, stale, before, now, stale], f"events ended as {seen}")
+    await expect_rows(bench, ["1", "3", "4"])
 
 
 async def an_event_is_no_tie_of_itself(bench: Bench[Any]) -> None:
@@ -101,12 +122,12 @@ async def an_event_is_no_tie_of_itself(bench: Bench[Any]) -> None:
 
 
 async def an_older_event_waits_for_a_newer_one_that_succeeds(bench: Bench[Any]) -> None:
-    """The older event waits, and is then skipped because it comes too late."""
+    """The older event waits; after the newer event succeeds, the ledger skips the older event."""
     await _meet(bench, newer_fails=False)
 
 
 async def an_older_event_waits_for_a_newer_one_that_fails(bench: Bench[Any]) -> None:
-    """The older event waits, and is then handled."""
+    """The older event waits; after the newer event fails, the older event is handled."""
     await _meet(bench, newer_fails=True)
 
 
@@ -137,7 +158,7 @@ async def _meet(bench: Bench[Any], *, newer_fails: bool) -> None:
 
 
 async def attempts_at_the_same_time_end_with_the_newest_event(bench: Bench[Any]) -> None:
-    """Concurrent attempts at events of a resource, in any order, end with the newest event done."""
+    """After concurrent attempts at a resource's events, in any order, the newest event is done."""
     key_lock, order = _new_key_lock(), [3, 1, 4, 2]
     attempts = [_dated(bench, created_at, key_lock).perform() for created_at in order]
     seen = await asyncio.wait_for(asyncio.gather(*attempts), PATIENCE_SECONDS)
@@ -149,7 +170,7 @@ async def attempts_at_the_same_time_end_with_the_newest_event(bench: Bench[Any])
 
 
 async def resources_are_told_apart_by_every_character(bench: Bench[Any]) -> None:
-    """Endpoint, handler and key are compared byte for byte and in full length."""
+    """The ledger compares endpoint, handler and key byte for byte and in full length."""
     base = _new_key_lock()
     longest = KeyLock("e" * 64, "\N{SNOWMAN}" * 200, "\N{LATIN SMALL LETTER SHARP S}" * 200)
     key_locks = [
@@ -205,6 +226,7 @@ WATERMARK_RULES: tuple[Rule, ...] = (
     a_newer_event_is_done_and_an_older_one_is_not,
     a_newer_event_that_fails_stops_no_older_one,
     ties_are_dropped_only_if_asked,
+    a_late_event_is_done_if_asked_and_lowers_no_watermark,
     an_event_is_no_tie_of_itself,
     an_older_event_waits_for_a_newer_one_that_succeeds,
     an_older_event_waits_for_a_newer_one_that_fails,

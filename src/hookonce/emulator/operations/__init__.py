@@ -171,7 +171,7 @@ def operation_for(method: str, path: str) -> tuple[ApiOperation, Mapping[str, st
 
 
 def row_of(workspace: WorkspaceState, ids: Mapping[str, str]) -> object:
-    """Return the row whose id the path contains, or None without an id; RefusedError if unknown."""
+    """Return the row that the path's id names; None if the path has no id."""
     for name, row_id in ids.items():
         rows, resource, word = _ROWS[name]
         try:

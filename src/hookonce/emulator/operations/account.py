@@ -8,7 +8,7 @@ from .call import ApiCall
 
 
 async def me(call: ApiCall) -> Me:
-    """``GET /v1/me``; the interface does not show the shape of ``features``, so it is empty."""
+    """``GET /v1/me``; ``features`` is empty, because the interface does not show its shape."""
     workspace = call.backend.workspace
     return Me(
         workspace=workspace.to_resource(),
@@ -26,5 +26,6 @@ async def list_channels(call: ApiCall) -> Page[Channel]:
         for row in call.backend.workspace.channels.values()
         if query.include_disconnected == "true" or row.resource.status != "disconnected"
     ]
-    # This list has no pages, but "a collection is returned as data (array) plus nextCursor".
+    # Send nextCursor although this list has one page: "a collection is returned as data (array)
+    # plus nextCursor".
     return Page(data=channels, next_cursor=None)

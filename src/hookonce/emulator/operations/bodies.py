@@ -48,7 +48,7 @@ class EndpointBody(Body):
 class EndpointChange(Body):
     """A change of a webhook endpoint (interface, Endpoints: Webhooks)."""
 
-    # The operation ignores the defaults. They are not None, so that a null is refused.
+    # The operation ignores the defaults. They are not None, so that pydantic refuses a null.
     url: str = ""
     events: _Events = Field(default_factory=list)
     description: str = ""
@@ -99,7 +99,7 @@ class PostBody(Body):
     mode: Literal["draft", "schedule", "now", "queue"] = "draft"
 
     def model_post_init(self, _: Any) -> None:
-        """Copy a deprecated field into the current field if the body contains only the former."""
+        """Copy a deprecated field into the current field, if the body lacks the current field."""
         if "caption" not in self.model_fields_set:
             self.caption = self.base_caption
         if "media_ids" not in self.model_fields_set:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...resources import Page, WebhookDelivery, WebhookEndpoint
-from ...sender import TWO_SIGNATURES_SECONDS
 from ...verification.secrets import new_secret
 from ..addresses import check_url
 from ..paging import page_of
@@ -68,6 +67,5 @@ async def list_deliveries(call: ApiCall) -> Page[WebhookDelivery]:
 async def rotate_secret(call: ApiCall) -> WebhookEndpoint:
     """``POST /v1/webhooks/{webhookId}/rotate-secret``: the new secret, shown once."""
     row: EndpointRow = call.row
-    backend = call.backend
-    row.rotate(new_secret(), backend.now + backend.timeline.span(TWO_SIGNATURES_SECONDS))
+    call.backend.deliveries.replace_secret(row, new_secret())
     return row.to_resource(with_secret=True)

@@ -43,7 +43,7 @@ _MODULE_OF = {
 }
 
 
-if not TYPE_CHECKING:  # Hidden from type checkers, which would otherwise accept misspelt names.
+if not TYPE_CHECKING:  # hide this from type checkers, or they accept misspelt names
 
     def __getattr__(name: str) -> object:
         if name not in _MODULE_OF:

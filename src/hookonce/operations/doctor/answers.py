@@ -1,4 +1,4 @@
-"""Checks an answer to a test delivery: did the receiver send it, and would the sender accept it."""
+"""Checks that an answer to a test delivery is the receiver's, and that the sender accepts it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from urllib.parse import SplitResult, urlsplit
 from ...errors import Refusal, VerificationError
 from ...http.inprocess import Answer
 from ...outcome import Reason
-from ...sender import ANSWER_SECONDS, TEST_TYPE
+from ...senders import Rules, Sender, publishing
 from .findings import Finding, fault, fine, warning
 
-# A test event runs no business handler: if its answer takes this long, little time remains for
-# the handlers.
-_SLOW_SECONDS = 2.0
+# A test event runs no business handler: if its answer takes a fifth of the sender's time limit,
+# little time remains for the handlers.
+_SLOW_SHARE = 1 / 5
 
 PROXY_LIMIT = (
     "raise the proxy's limit to that of the receiver, 2 MiB by default (nginx: client_max_body_size"
@@ -41,11 +41,11 @@ _EXPLAINED: dict[str, tuple[str, str]] = {
         "synchronise both clocks with NTP",
     ),
     Reason.HANDLER_FAILED: (
-        f"a handler of {TEST_TYPE} failed",
+        "a handler of the test event failed",
         "correct the handler that the receiver's log names",
     ),
     Reason.STILL_RUNNING: (
-        f"a handler of {TEST_TYPE} ran longer than the answer budget",
+        "a handler of the test event ran longer than the answer budget",
         "make the handler faster, or give the receiver inbox=Inbox()",
     ),
     Reason.BODY_TIMEOUT: (
@@ -132,7 +132,7 @@ class Reply:
 
     @classmethod
     def to(cls, answer: Answer, seconds: float) -> Reply:
-        """Make a reply from an HTTP answer: the parts that the checks need."""
+        """Return the parts of an HTTP answer that the checks need."""
         return cls(
             status=answer.status,
             reason=_reason_in(answer.body),
@@ -152,11 +152,14 @@ class Reply:
         return 300 <= self.status < 400
 
 
-def answer_finding(place: str, path: str, reply: Reply) -> Finding:
+def answer_finding(place: str, path: str, reply: Reply, sender: Sender = publishing) -> Finding:
     """Check the answer to a genuine test delivery.
 
     Args:
         place: the first part of each finding's name.
+        path: the path of the delivery.
+        reply: the answer.
+        sender: who sends, which names the headers.
     """
     check = f"{place}.answer"
     if reply.is_redirect:
@@ -179,7 +182,7 @@ def answer_finding(place: str, path: str, reply: Reply) -> Finding:
     if reply.is_success:
         return fine(check, f"{found} to a genuine test delivery")
     if reply.reason in set(Refusal):
-        found += f": {VerificationError(Refusal(reply.reason))}"
+        found += f": {VerificationError(Refusal(reply.reason), headers=sender.headers)}"
     return fault(check, found, "let proxies and middleware pass on every header and the body")
 
 
@@ -207,15 +210,34 @@ async def slash_findings(
     return [fine(check, f"{other} is not redirected; it answers {reply.status}")]
 
 
-def time_finding(place: str, seconds: float) -> Finding:
-    """Check how long the answer to a test delivery took."""
+def time_limit_text(rules: Rules) -> str:
+    """Return the time that the checks wait for an answer, with the reason."""
+    seconds = f"{rules.patience_seconds:g} s"
+    if rules.answer_seconds is None:
+        return f"{seconds}, because the sender does not say how long it waits"
+    return f"{seconds}, the sender's time limit"
+
+
+def time_finding(place: str, seconds: float, rules: Rules) -> Finding:
+    """Check how long the answer to a test delivery took.
+
+    Args:
+        place: the first part of the finding's name.
+        seconds: how long it took.
+        rules: by which rules the sender delivers.
+    """
     check = f"{place}.time"
-    if seconds > _SLOW_SECONDS:
+    if seconds > _SLOW_SHARE * rules.patience_seconds:
+        waits = (
+            "the sender does not say how long it waits"
+            if rules.answer_seconds is None
+            else f"the sender waits {rules.answer_seconds:g} s"
+        )
         return warning(
             check,
-            f"a test took {seconds:.1f} s to answer, and the sender waits {ANSWER_SECONDS:g} s",
-            "look for a slow webhook.test handler, middleware or store; with inbox=Inbox() handlers"
-            " run after the answer",
+            f"a test took {seconds:.1f} s to answer, and {waits}",
+            "look for a slow handler of the test event, middleware or store; with inbox=Inbox()"
+            " handlers run after the answer",
         )
     return fine(check, f"a test took {seconds * 1000:.0f} ms to answer")
 

@@ -99,7 +99,7 @@ def file_system_finding(path: PurePath, kind: str | None) -> Finding:
             check,
             f"{path} is on {kind}, a network file system, where SQLite's write-ahead log does not"
             " work: events are handled twice, or the file is damaged",
-            "put the file on a local disk; for several machines use redis://",
+            "put the file on a local disk; for several machines use postgresql:// or redis://",
         )
     if kind in _OF_A_CONTAINER:
         return warning(
@@ -155,7 +155,7 @@ def _deleted_file_findings(database: Path) -> list[Finding]:
 
 
 def processes_with(files: Collection[str]) -> list[tuple[str, Path]]:
-    """Return the number of each process that has one of these files open, with the link to it."""
+    """Return the id of each process that has one of these files open, with a link to that file."""
     holders: dict[str, Path] = {}
     for folder in PROCESSES.glob("[0-9]*/fd"):
         for link in _links_in(folder):

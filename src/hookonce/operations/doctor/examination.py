@@ -26,7 +26,7 @@ async def examine(
     """Return the findings of every check of a receiver, each with its fix.
 
     It changes nothing in the receiver's store, and fetches no event. It runs the application's
-    lifespan and delivers a test event to a copy of the receiver: handlers of ``webhook.test`` run.
+    lifespan and delivers a test event to a copy of the receiver: its handlers run.
     Every step has a time limit, which holds unless the application blocks the event loop.
 
     Args:
@@ -35,7 +35,8 @@ async def examine(
         served: whether a server with this receiver is running.
     """
     receiver = subject.receiver
-    known = HandlerTable(receiver.handlers).parser.classes
+    sender = receiver.sender
+    known = HandlerTable(receiver.handlers, sender=sender).known
     try:
         findings = secret_findings(receiver.current_secrets())
     except SecretError as error:
@@ -44,12 +45,12 @@ async def examine(
         found = f"the provider of secrets fails: {error_text(error)}"
         findings = [fault("secrets", found, "correct the provider")]
     retention_seconds = getattr(receiver.store, "retention_seconds", None)
-    findings.append(retention_finding(retention_seconds))
-    findings += handler_findings(receiver.handlers, known)
+    findings.append(retention_finding(retention_seconds, sender.rules))
+    findings += handler_findings(receiver.handlers, known, sender.rules.test_type)
     store_file = getattr(receiver.store, "path", None)
     findings += await ledger_findings(receiver.handlers, retention_seconds, store_file)
     findings += type_findings(receiver.handlers, known)
-    findings.append(tolerance_finding(receiver.tolerance_seconds))
+    findings.append(tolerance_finding(receiver.tolerance_seconds, sender))
     findings += limit_findings(receiver.limits)
     if receiver.inbox is not None:
         findings += inbox_limit_findings(receiver.inbox, receiver.limits)

@@ -13,7 +13,7 @@ _OS = os.__file__
 
 
 class Level(StrEnum):
-    """How serious a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
     NOTE = "note"
@@ -70,7 +70,7 @@ def error_text(error: BaseException) -> str:
     if not frames:
         return type(error).__name__
     file = Path(frames[-1].filename)
-    # The name of a variable that is not set is no secret.
+    # Show the name of a missing environment variable: only its value may be secret.
     if isinstance(error, KeyError) and found[-1].filename in {"<frozen os>", _OS}:
         return (
             f"the environment variable {error} is not set ({file.name}, line {frames[-1].lineno})"

@@ -1,4 +1,4 @@
-"""Checks of handlers: which events they cover, and whether their ledgers can record."""
+"""Checks of handlers: which events they cover, and whether their ledgers can record effects."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from ...receiver.ledgers import OWN_FILE, check_ledger, ledgers_of, shared_file_
 from ...routing.handler import Handler
 from ...routing.patterns import meets_any
 from ...routing.router import Router
-from ...sender import TEST_TYPE
 from .findings import Finding, fault, fine, note, warning
 
 _LIKENESS = 0.6
 """How similar (difflib's ratio) a type must be to another to count as its misspelling."""
 
 
-def handler_findings(handlers: Sequence[Handler], known: Collection[str]) -> list[Finding]:
+def handler_findings(
+    handlers: Sequence[Handler], known: Collection[str], test_type: str | None
+) -> list[Finding]:
     """Check which event types have a handler.
 
     Args:
+        handlers: every handler of the receiver.
         known: every type that has an event class.
+        test_type: the type of the sender's test event; None if there is none.
     """
     if not handlers:
         return [
@@ -35,14 +38,20 @@ def handler_findings(handlers: Sequence[Handler], known: Collection[str]) -> lis
                 " served",
             )
         ]
-    business = [name for name in known if name != TEST_TYPE]
-    handled = {name for name in business if _is_handled(name, handlers)}
+    business = [name for name in known if name != test_type]
+    if not business:
+        return [fine("handlers", f"{len(handlers)}; no event type of the sender is known here")]
+    handled = {name for name in business if _is_handled(name, handlers, test_type)}
     if not handled:
         return [
             fault(
                 "handlers",
                 f"{len(handlers)} registered, but none for a known event type"
-                + (" except the test event" if _is_handled(TEST_TYPE, handlers) else ""),
+                + (
+                    " except the test event"
+                    if test_type is not None and _is_handled(test_type, handlers, test_type)
+                    else ""
+                ),
                 "register handlers for the types in the endpoint's subscription",
             )
         ]
@@ -146,8 +155,8 @@ def _routers_in(package: str) -> Iterator[tuple[str, Router]]:
                 yield f"{name}.{attribute}", value
 
 
-def _is_handled(event_type: str, handlers: Sequence[Handler]) -> bool:
-    return any(handler.wants(event_type, known=True) for handler in handlers)
+def _is_handled(event_type: str, handlers: Sequence[Handler], test_type: str | None) -> bool:
+    return any(handler.wants(event_type, known=True, test_type=test_type) for handler in handlers)
 
 
 def _patterns_of(known: Collection[str]) -> set[str]:

@@ -48,14 +48,14 @@ class ServiceUser:
         else:
             try:
                 entry = pwd.getpwuid(int(name))
-            except KeyError:  # a user of a container may have only a number
+            except KeyError:  # a container's user may have a number, but no name
                 return cls(str(name), int(name), int(name), (), source)
         groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
         return cls(entry.pw_name, entry.pw_uid, entry.pw_gid, groups, source)
 
 
 def is_root() -> bool:
-    """Return whether this process may act as any user."""
+    """Return whether this process runs as root, and so may act as any user."""
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
@@ -81,7 +81,7 @@ def user_findings(
             faults = [found for file in secrets_files if (found := _secrets_fault(who, user, file))]
             if database is not None:
                 faults += _store_faults(who, user, database)
-    except PermissionError:  # root of a container without the capability
+    except PermissionError:  # in a container, root may lack this right
         return [note(_CHECK, f"the doctor cannot act as {who}", "run the doctor as this user")]
     if faults:
         return faults
@@ -107,7 +107,7 @@ def _likely_user(database: Path | None) -> ServiceUser | None:
 
 
 def _owner(secrets_files: Sequence[Path], database: Path | None) -> ServiceUser | None:
-    """Return the owner of the store's folder or of the first secrets; None if it is root."""
+    """Return the owner of the store's folder or of the first secrets; None if the owner is root."""
     place, what = (
         (secrets_files[0], "the owner of the secrets")
         if database is None
@@ -121,7 +121,7 @@ def _owner(secrets_files: Sequence[Path], database: Path | None) -> ServiceUser 
 
 @contextmanager
 def _acting_as(user: ServiceUser) -> Iterator[None]:
-    """Give this process the rights of another user during the block; raise PermissionError.
+    """Give this process another user's rights during the block; PermissionError if it may not.
 
     All threads of the process have these rights meanwhile, so the block must be short.
     """
@@ -138,12 +138,13 @@ def _acting_as(user: ServiceUser) -> Iterator[None]:
 
 
 def _may(path: Path, mode: int) -> bool:
-    # Do not open the file: closing a store's file drops the locks of this process.
+    # Do not open the file: to close it again would drop the locks that this process has on the
+    # store.
     return os.access(path, mode, effective_ids=True)
 
 
 def _closed_folder(path: Path) -> Path | None:
-    """Return the first folder of an absolute path which the user may not enter."""
+    """Return the outermost parent folder that the user may not enter; None if there is none."""
     folders = reversed(path.parents)
     return next((folder for folder in folders if not _may(folder, os.X_OK)), None)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 from ...delivery.limits import Limits
 from ...inbox.settings import Inbox
-from ...sender import TOLERANCE_SECONDS
-from ...stores.protocols import DEFAULT_RETENTION, check_retention
-from ...verification.secrets import USUAL_KEY_BYTES, decode_secret
+from ...senders import Rules, Sender
+from ...senders.rules import retention_fault
+from ...stores.protocols import DEFAULT_RETENTION
+from ...verification.secrets import USUAL_KEY_BYTES, verifying_key
 from .findings import Finding, fault, fine, note, warning
 
 _ROTATING = 2
+_DAY = 86_400.0
 
-_LEAST_TOLERANCE_SECONDS = 10.0  # the sender's time limit for an answer
 _MOST_TOLERANCE_SECONDS = 3600.0
 
 GRACE_SECONDS = 30.0
@@ -21,9 +23,10 @@ GRACE_SECONDS = 30.0
 
 _LEAST_DEPTH = 1000
 
-# How wrong a clock may be, as a part of the tolerance. NTP keeps clocks far more exact.
+# Report a clock error above this share of the tolerance: NTP keeps clocks far more exact.
 _SMALL_PART = 0.1
-# Ignore smaller differences: a Date header gives whole seconds, and its transport takes time.
+# Ignore a difference up to this limit: a Date header gives whole seconds, and its transport takes
+# time.
 _LEAST_SKEW_SECONDS = 2.0
 
 
@@ -33,7 +36,7 @@ def secret_findings(secrets: Sequence[str]) -> list[Finding]:
     Args:
         secrets: the secrets; each of them can be decoded.
     """
-    keys = [decode_secret(secret) for secret in secrets]
+    keys = [verifying_key(secret) for secret in secrets]
     findings = []
     for number, key in enumerate(keys, start=1):
         if key in keys[: number - 1]:
@@ -44,12 +47,12 @@ def secret_findings(secrets: Sequence[str]) -> list[Finding]:
                     "remove one of the two; during a rotation, put the new secret in its place",
                 )
             )
-        elif len(key) < USUAL_KEY_BYTES:
+        elif len(key.raw) < USUAL_KEY_BYTES:
             findings.append(
                 warning(
                     "secrets",
-                    f"secret {number} has a key of {len(key)} bytes, but the sender's secrets have"
-                    f" {USUAL_KEY_BYTES} or more: it may be cut off",
+                    f"secret {number} has a key of {len(key.raw)} bytes, but the sender's secrets"
+                    f" have {USUAL_KEY_BYTES} or more: it may be cut off",
                     "copy the whole secret again, or rotate it at the sender",
                 )
             )
@@ -67,34 +70,53 @@ def secret_findings(secrets: Sequence[str]) -> list[Finding]:
     return [fine("secrets", f"{len(keys)} in force, readable and well-formed{rotating}")]
 
 
-def retention_finding(seconds: float | None) -> Finding:
-    """Check how long the store remembers handled events; ``seconds`` is None if that is unknown."""
+def retention_finding(seconds: float | None, rules: Rules) -> Finding:
+    """Check how long the store remembers handled events.
+
+    Args:
+        seconds: how long; None if that is unknown.
+        rules: by which rules the sender delivers.
+    """
+    wanted = max(
+        DEFAULT_RETENTION.total_seconds(), rules.span_seconds, (rules.log_seconds or 0.0) + _DAY
+    )
     if seconds is None:
         return note(
             "retention",
             "the store does not say how long it remembers handled events",
-            "make sure that it remembers them for 15 days, and never less than 26 hours",
+            f"make sure that it remembers them for {_days(wanted)}, and never less than"
+            f" {rules.span_seconds / 3600:g} hours",
         )
-    try:
-        check_retention(seconds)
-    except ValueError as error:
-        return fault("retention", str(error), "give the store retention=timedelta(days=15)")
-    days = f"{seconds / 86_400:.3g} days"
-    if seconds < DEFAULT_RETENTION.total_seconds():
+    if (found := retention_fault(rules, seconds)) is not None:
+        return fault(
+            "retention", found, f"give the store retention=timedelta(days={ceil(wanted / _DAY)})"
+        )
+    days = _days(seconds)
+    if rules.log_seconds is not None and seconds < rules.log_seconds + _DAY:
+        covering = _days(rules.log_seconds + _DAY)
         return note(
             "retention",
             f"handled events are remembered for {days}: longer than the sender retries, but shorter"
-            " than the 15 days that cover its delivery log",
-            "keep the default of 15 days, so that an event replayed from that log is recognised",
+            f" than the {covering} that cover its delivery log",
+            f"remember them for {covering}, so that an event replayed from that log is recognised",
         )
     return fine("retention", f"handled events are remembered for {days}")
 
 
-def tolerance_finding(seconds: float) -> Finding:
-    """Check how far a signed timestamp may differ from the clock."""
+def _days(seconds: float) -> str:
+    return f"{seconds / _DAY:.3g} days"
+
+
+def tolerance_finding(seconds: float, sender: Sender) -> Finding:
+    """Check how far a signed timestamp may differ from the clock.
+
+    Args:
+        seconds: the receiver's tolerance.
+        sender: who sends: a delivery may arrive as late as the sender waits for its answer.
+    """
     found = f"timestamps may differ from the clock by {seconds:g} s"
-    fix = f"keep tolerance at the {TOLERANCE_SECONDS:g} s that the sender documents"
-    if seconds < _LEAST_TOLERANCE_SECONDS:
+    fix = f"keep tolerance at the {sender.tolerance_seconds:g} s of the sender {sender.name!r}"
+    if seconds < sender.rules.patience_seconds:
         return fault("tolerance", f"{found}: a delivery that is later than this is refused", fix)
     if seconds > _MOST_TOLERANCE_SECONDS:
         return warning(
@@ -164,7 +186,7 @@ def inbox_limit_findings(inbox: Inbox, limits: Limits) -> list[Finding]:
             fault(
                 "inbox.limits",
                 f"max_bytes is {inbox.max_bytes}, but one body may have {limits.body_bytes} bytes:"
-                " such a delivery is answered 503 nine times, and then lost",
+                " such a delivery is answered 503 at every attempt, and then lost",
                 fix,
             )
         )

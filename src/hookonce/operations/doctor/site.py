@@ -12,9 +12,17 @@ from ...emulator.refusals import RefusedError
 from ...emulator.transport import OutgoingRequest, Transport
 from ...errors import Refusal
 from ...outcome import Reason
-from ...sender import ANSWER_SECONDS
+from ...senders import Rules
 from ...testing import SignedRequest
-from .answers import PROXY_LIMIT, Reply, answer_finding, slash_findings, time_finding
+from ...verification.secrets import new_secret, verifying_key
+from .answers import (
+    PROXY_LIMIT,
+    Reply,
+    answer_finding,
+    slash_findings,
+    time_finding,
+    time_limit_text,
+)
 from .deliveries import TestDelivery
 from .findings import Finding, fault, fine, note, warning
 from .settings import clock_finding
@@ -23,16 +31,18 @@ from .unfinished import unfinished_finding
 
 _PLACE = "url"
 _LOOK_UP_SECONDS = 5.0
-_MOST_BODY_BYTES = 16 * 1024 * 1024  # limited, because each run of the doctor sends the body
+# Limit the size of the test body, because each run of the doctor sends it.
+_MOST_BODY_BYTES = 16 * 1024 * 1024
 _SIGNS_OF_A_CHANGED_BODY = {Refusal.NO_MATCHING_SIGNATURE, Reason.BODY_INCOMPLETE}
 
 
 async def examine_site(subject: Subject, url: str, transport: Transport) -> list[Finding]:
     """Send at most five test deliveries to a running server, and check the answers.
 
-    They are signed with the receiver's newest secret. One delivery has the largest body that the
-    receiver accepts. The body of the last delivery never ends, so the check lasts until the server
-    gives up, or twelve seconds.
+    They are signed with the receiver's newest secret. If the receiver has only public keys, or the
+    sender has no test event, only forged deliveries are sent. One delivery has the largest body
+    that the receiver accepts. The body of the last delivery never ends, so the check lasts until
+    the server gives up, or two seconds longer than the sender waits.
 
     Args:
         subject: the receiver.
@@ -40,12 +50,33 @@ async def examine_site(subject: Subject, url: str, transport: Transport) -> list
     """
     findings = [await _address_finding(url)]
     try:
-        secret = subject.receiver.current_secrets()[0]
+        secrets = subject.receiver.current_secrets()
     except Exception:  # noqa: BLE001 - the user's provider may raise anything; `examine` reports it
-        return findings  # without a secret no test delivery can be signed
-    delivery = TestDelivery.new(secret, subject.receiver.service)
+        # Without a secret the doctor cannot sign a test delivery.
+        return findings
+    most = subject.receiver.limits.body_bytes
+    secret = next((one for one in secrets if verifying_key(one).is_shared), None)
+    delivery = TestDelivery.new(secret or new_secret(), subject.receiver.sender)
+    if secret is None or delivery.is_only_forged:
+        why = (
+            "the receiver has only public keys (whpk_…), so only the sender can sign a test"
+            " delivery that it accepts"
+            if secret is None
+            else "the sender has no test event, and a genuine delivery could run your handlers"
+        )
+        return [
+            *findings,
+            note(
+                "url.answer",
+                why,
+                "let the sender deliver an event, and look for it in the server's log",
+            ),
+            await _forgery_finding(transport, url, delivery),
+            await _size_finding(transport, url, delivery, most),
+        ]
+    rules = delivery.sender.rules
     path = urlsplit(url).path or "/"
-    reply = await _post(transport, url, delivery.genuine())
+    reply = await _post(transport, url, delivery.genuine(), rules)
     if isinstance(reply, Finding):
         return [*findings, reply]
     if reply.sent_at is not None:
@@ -64,34 +95,34 @@ async def examine_site(subject: Subject, url: str, transport: Transport) -> list
                 "let it pass the bytes on unchanged",
             ),
         ]
-    findings.append(answer_finding(_PLACE, path, reply))
+    findings.append(answer_finding(_PLACE, path, reply, delivery.sender))
     if not reply.is_success or reply.reason is None:
         return findings
-    findings.append(time_finding(_PLACE, reply.seconds))
+    findings.append(time_finding(_PLACE, reply.seconds, rules))
     findings.append(await _forgery_finding(transport, url, delivery))
-    findings.append(
-        await _size_finding(transport, url, delivery, subject.receiver.limits.body_bytes)
-    )
+    findings.append(await _size_finding(transport, url, delivery, most))
     findings += await slash_findings(
         _PLACE,
         path,
         lambda other: _post(
-            transport, urlsplit(url)._replace(path=other).geturl(), delivery.genuine()
+            transport, urlsplit(url)._replace(path=other).geturl(), delivery.genuine(), rules
         ),
     )
-    unfinished = await unfinished_finding(url)
+    unfinished = await unfinished_finding(url, rules.patience_seconds)
     return findings if unfinished is None else [*findings, unfinished]
 
 
-async def _post(transport: Transport, url: str, request: SignedRequest) -> Reply | Finding:
+async def _post(
+    transport: Transport, url: str, request: SignedRequest, rules: Rules
+) -> Reply | Finding:
     """Return the server's answer, or a finding if the server gives no answer."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     try:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(rules.patience_seconds):
             answer = await transport.post(OutgoingRequest(url, request.headers, request.body))
     except TimeoutError:
-        found = f"no answer within {ANSWER_SECONDS:g} s, the sender's time limit"
+        found = f"no answer within {time_limit_text(rules)}"
         return fault("url.answer", found, "look for a slow handler, or a proxy that waits")
     except ConnectionError as error:
         cause = f" ({error.__cause__})" if error.__cause__ and str(error.__cause__) else ""
@@ -101,16 +132,19 @@ async def _post(transport: Transport, url: str, request: SignedRequest) -> Reply
 
 
 async def _is_rewritten(transport: Transport, url: str, delivery: TestDelivery) -> bool:
-    """Return whether the server accepts a delivery whose JSON has the layout of middleware."""
+    """Return whether the server accepts a signature over the re-serialized JSON.
+
+    If it does, a middleware changes bodies before verification.
+    """
     for request in delivery.rewritten():
-        reply = await _post(transport, url, request)
+        reply = await _post(transport, url, request, delivery.sender.rules)
         if isinstance(reply, Reply) and reply.is_success:
             return True
     return False
 
 
 async def _forgery_finding(transport: Transport, url: str, delivery: TestDelivery) -> Finding:
-    reply = await _post(transport, url, delivery.forged())
+    reply = await _post(transport, url, delivery.forged(), delivery.sender.rules)
     if isinstance(reply, Finding):
         return reply
     check = "url.forgery"
@@ -133,14 +167,14 @@ async def _forgery_finding(transport: Transport, url: str, delivery: TestDeliver
 async def _size_finding(
     transport: Transport, url: str, delivery: TestDelivery, most: int
 ) -> Finding:
-    """Check whether the largest body that the receiver accepts reaches it.
+    """Check whether a body of the largest size that the receiver accepts reaches the receiver.
 
     The delivery is forged, so that no store keeps its body.
     """
     check, size = "url.size", min(most, _MOST_BODY_BYTES)
     forged = delivery.forged()
     request = SignedRequest(forged.body.ljust(size), forged.headers)
-    reply = await _post(transport, url, request)
+    reply = await _post(transport, url, request, delivery.sender.rules)
     shown = f"a body of {size:,} bytes"
     if isinstance(reply, Finding):
         # A server that refuses a body without reading it may break the connection.
@@ -173,6 +207,6 @@ async def _address_finding(url: str) -> Finding:
             found = "the sender delivers only to public addresses, and this one is not public"
         else:
             found = "the sender accepts only https URLs with a host name that can be resolved"
-        # Not a fault: a private address is right when you check a server behind its proxy.
+        # If you check a server behind its proxy, a private address is not a fault.
         return note(check, found, fix)
     return fine(check, "https, and a public address")

@@ -17,7 +17,7 @@ from ...stores.applications import RegisteringStore, strangers
 from ...stores.protocols import InboxStore
 from ...stores.sqlite import SQLiteStore
 from ...stores.time_limit import within
-from ...stores.values import DeadLetter, Entry, StoreStats
+from ...stores.values import DeadLetter, DeadReason, Entry, StoreStats
 from .database_file import DELETED, MOUNTS, file_findings, missing_finding
 from .findings import Finding, fault, fine, note, warning
 from .settings import clock_finding
@@ -33,9 +33,10 @@ class _OnServers(Protocol):
         ...
 
 
-# The time limit for a user's own store; the built-in stores give up after three seconds.
+# Limit the calls of a user's own store, which may have no time limit. The built-in stores give up
+# after three seconds.
 _STORE_SECONDS = 5.0
-# To find outstanding handlers, read this many events of the inbox, and this many dead letters.
+# To find problems, read this many events of the inbox, and this many dead letters.
 _CHECKED_EVENTS = 1_000
 
 
@@ -56,7 +57,8 @@ async def store_findings(
                 "store.durability",
                 "the store is memory: a restart loses dead letters and handles events twice, and"
                 " each process remembers only its own events",
-                "give Receiver(store=…) a file, sqlite:///hookonce.db, or a server, redis://host",
+                "give Receiver(store=…) a file, sqlite:///hookonce.db, or a server,"
+                " postgresql://host/database or redis://host",
             )
         ]
     findings = []
@@ -76,7 +78,7 @@ async def store_findings(
 
 
 def endpoint_findings(subjects: Sequence[Subject]) -> list[Finding]:
-    """Return a fault for every two receivers with the same store and endpoint.
+    """Return a fault for each pair of receivers with the same store and endpoint.
 
     Args:
         subjects: the receivers of one application.
@@ -118,6 +120,7 @@ async def _open_findings(subject: Subject, *, served: bool) -> list[Finding]:
                 " and replay them with `hookonce dead replay`",
             )
         )
+    findings += await _unreadable_findings(subject)
     findings += await _outstanding_findings(subject)
     findings += await _application_findings(subject)
     times = await store.server_times() if isinstance(store, _OnServers) else []
@@ -126,25 +129,50 @@ async def _open_findings(subject: Subject, *, served: bool) -> list[Finding]:
         skew = max(skews, key=abs)
         findings.append(
             clock_finding(
-                "clock.store", "the Redis server's clock", skew, subject.receiver.tolerance_seconds
+                "clock.store", "the store server's clock", skew, subject.receiver.tolerance_seconds
             )
         )
     return findings
 
 
 def _setting_finding(subject: Subject, text: str) -> Finding:
-    """Return the finding for a warning of the store, whose text is "problem; fix"."""
+    """Return the finding for a warning of the store; the warning has the form "problem; fix"."""
     found, _, fix = text.rpartition("; ")
     if not found:
         found, fix = text, "correct this in the server's configuration"
-    # With an inbox the store has the only copy of an event. With or without an inbox, a server that
-    # evicts records makes events run again.
+    # A wrong setting is a fault if it can lose or repeat events. With an inbox, the store has the
+    # only copy of an event. If the server evicts records, handlers run again for handled events.
     is_fault = subject.receiver.has_inbox or "maxmemory-policy" in text
     return (fault if is_fault else warning)("store.settings", found, fix)
 
 
+async def _unreadable_findings(subject: Subject) -> list[Finding]:
+    """Return a finding with the newest error if the receiver could not read genuine deliveries.
+
+    Unlike the warning of ``/readyz``, this finding remains after a restart of the server.
+    """
+    endpoint = subject.receiver.endpoint
+    listed = subject.receiver.store.dead_letters(
+        endpoint=endpoint, reason=DeadReason.UNREADABLE, limit=_CHECKED_EVENTS
+    )
+    found = await within(_STORE_SECONDS, listed)
+    if not found:
+        return []
+    least = "at least " if len(found) == _CHECKED_EVENTS else ""
+    newest = max(found, key=lambda letter: letter.buried_unix)
+    return [
+        warning(
+            "dead_letters.unreadable",
+            f"genuine deliveries of {endpoint} that could not be read: {least}{len(found)}. The"
+            f" newest: {newest.error}",
+            "correct the receiver's sender, its envelope or the event class, then run"
+            f" `hookonce dead replay {subject.name} --reason unreadable --all`",
+        )
+    ]
+
+
 async def _outstanding_findings(subject: Subject) -> list[Finding]:
-    """Return a finding for each handler that events still need and this receiver lacks."""
+    """Return a finding for each handler that is missing, although unfinished events need it."""
     store, endpoint = subject.receiver.store, subject.receiver.endpoint
     known = {handler.name for handler in subject.receiver.handlers}
     waiting: list[Entry | DeadLetter] = [

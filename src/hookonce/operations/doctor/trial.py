@@ -10,28 +10,30 @@ import asyncio
 from collections.abc import Awaitable
 
 from ...clock import system_clock
+from ...errors import Refusal
 from ...http.app import ASGIApp, Receive, Scope, Send
 from ...http.inprocess import Lifespan, exchange, whole
 from ...outcome import Reason
 from ...receiver.receiver import replaced
-from ...sender import ANSWER_SECONDS
+from ...senders import Rules, Sender
+from ...stores.memory import MemoryStore
 from ...stores.time_limit import OutOfTimeError, limited
 from ...testing import SignedRequest
 from ...verification.headers import header_pairs
 from ...verification.secrets import new_secret
 from ...watching.records import DeliveryReceived, LoopBlocked, Observer
-from .answers import Reply, answer_finding, slash_findings, time_finding
+from .answers import Reply, answer_finding, slash_findings, time_finding, time_limit_text
 from .deliveries import TestDelivery
 from .findings import Finding, error_text, fault, fine, note, warning
 from .subjects import Subject
 
 _PLACE = "application"
 _LIFESPAN_SECONDS = 10.0
-_SIGNED_HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
+_SIGNED_PARTS = ("id", "timestamp", "signature")
 
 
 class Arrivals(Observer):
-    """Records the requests that reach a receiver, and when its event loop was blocked."""
+    """Records each request to a receiver, and each time when a handler blocks the event loop."""
 
     def __init__(self) -> None:
         self.records: list[DeliveryReceived] = []
@@ -53,7 +55,8 @@ async def trial_findings(subject: Subject, *, host: str) -> list[Finding]:
     """
     secret = new_secret()
     has_workers = subject.receiver.has_embedded_workers
-    twin = subject.receiver.copy(secrets=secret, store="memory://", inbox=None, clock=system_clock)
+    store = MemoryStore(retention=subject.receiver.sender.rules.span_seconds, clock=system_clock)
+    twin = subject.receiver.copy(secrets=secret, store=store, inbox=None, clock=system_clock)
     arrivals = Arrivals()
     twin.observe(arrivals)
     app = _without_exits(subject.app)
@@ -63,7 +66,7 @@ async def trial_findings(subject: Subject, *, host: str) -> list[Finding]:
         if failed is not None:
             return [failed]
         findings = [_lifespan_finding(subject, has_workers=has_workers)]
-        delivery = TestDelivery.new(secret, subject.receiver.service)
+        delivery = TestDelivery.new(secret, subject.receiver.sender)
         findings += await _deliver(_behind_tls(app, host), subject.path, delivery, arrivals.records)
         findings += [_block_finding(block) for block in arrivals.blocks]
         failed = await _failure_of(lifespan.__aexit__(), "end")
@@ -124,28 +127,38 @@ def _block_finding(block: LoopBlocked) -> Finding:
 async def _deliver(
     app: ASGIApp, path: str, delivery: TestDelivery, arrivals: list[DeliveryReceived]
 ) -> list[Finding]:
-    request = delivery.genuine()
-    reply = await _post(app, path, request)
+    rules = delivery.sender.rules
+    request = delivery.forged() if delivery.is_only_forged else delivery.genuine()
+    reply = await _post(app, path, request, rules)
     if isinstance(reply, Finding):
         return [reply]
-    changed = _changed(request, arrivals)
+    changed = _changed(request, delivery.sender, arrivals)
     if changed is not None:
         return [changed]
     if reply.reason == Reason.BODY_INCOMPLETE:
         return [_body_fault("bytes are missing")]
-    findings = [answer_finding(_PLACE, path, reply)]
+    is_refused = delivery.is_only_forged and reply.reason == Refusal.NO_MATCHING_SIGNATURE
+    findings = [
+        fine(
+            f"{_PLACE}.answer",
+            f"{path} refuses a forged delivery with {reply.status}; the sender has no test event"
+            " that could be accepted",
+        )
+        if is_refused
+        else answer_finding(_PLACE, path, reply, delivery.sender)
+    ]
     if arrivals:
         findings.append(fine(f"{_PLACE}.body", "body and signed headers arrive as they were sent"))
     if not reply.is_success:
         return findings
-    findings.append(time_finding(_PLACE, reply.seconds))
+    findings.append(time_finding(_PLACE, reply.seconds, rules))
     findings += await slash_findings(
-        _PLACE, path, lambda other: _post(app, other, delivery.genuine())
+        _PLACE, path, lambda other: _post(app, other, delivery.genuine(), rules)
     )
     return findings
 
 
-async def _post(app: ASGIApp, path: str, request: SignedRequest) -> Reply | Finding:
+async def _post(app: ASGIApp, path: str, request: SignedRequest, rules: Rules) -> Reply | Finding:
     """Return the application's answer, or a finding if it gives no answer."""
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -153,10 +166,10 @@ async def _post(app: ASGIApp, path: str, request: SignedRequest) -> Reply | Find
     check = f"{_PLACE}.answer"
     try:
         answer = await limited(
-            ANSWER_SECONDS, exchange(app, path, headers.items(), whole(request.body))
+            rules.patience_seconds, exchange(app, path, headers.items(), whole(request.body))
         )
     except OutOfTimeError:
-        found = f"{path} did not answer within {ANSWER_SECONDS:g} s, the sender's time limit"
+        found = f"{path} did not answer within {time_limit_text(rules)}"
         return fault(check, found, "find out what middleware before the receiver waits for")
     except Exception as error:  # noqa: BLE001 - an application may raise anything
         found = f"{path} raises an error before the receiver: {_error_text(error)}"
@@ -165,7 +178,7 @@ async def _post(app: ASGIApp, path: str, request: SignedRequest) -> Reply | Find
 
 
 class ApplicationExitError(Exception):
-    """Raised for an application's SystemExit or other BaseException, which is its ``__cause__``."""
+    """Raised instead of an application's SystemExit or similar error; that error is the cause."""
 
 
 def _without_exits(app: ASGIApp) -> ASGIApp:
@@ -191,7 +204,7 @@ def _error_text(error: Exception) -> str:
 
 
 def _behind_tls(app: ASGIApp, host: str) -> ASGIApp:
-    """Return an application whose requests seem to come by https, at its public host name."""
+    """Return an application that receives every request as https, with the public host name."""
 
     async def reached(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"host", host.encode()), *(h for h in scope["headers"] if h[0] != b"host")]
@@ -200,7 +213,9 @@ def _behind_tls(app: ASGIApp, host: str) -> ASGIApp:
     return reached
 
 
-def _changed(request: SignedRequest, arrivals: list[DeliveryReceived]) -> Finding | None:
+def _changed(
+    request: SignedRequest, sender: Sender, arrivals: list[DeliveryReceived]
+) -> Finding | None:
     """Return a finding if the application lost or changed headers or the body, else None."""
     if not arrivals:
         return None
@@ -209,7 +224,8 @@ def _changed(request: SignedRequest, arrivals: list[DeliveryReceived]) -> Findin
         (name if isinstance(name, str) else name.decode("latin-1")).lower()
         for name, _ in header_pairs(arrival.headers)
     }
-    missing = [name for name in _SIGNED_HEADERS if name not in names]
+    signed = [f"{sender.headers[0]}-{part}" for part in _SIGNED_PARTS]
+    missing = [name for name in signed if name not in names]
     if missing:
         return fault(
             f"{_PLACE}.headers",

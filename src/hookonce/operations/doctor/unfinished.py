@@ -8,18 +8,16 @@ from contextlib import suppress
 from urllib.parse import SplitResult, urlsplit
 
 from ...outcome import Reason
-from ...sender import ANSWER_SECONDS
 from .findings import Finding, fine, warning
 
 _CHECK = "url.unfinished"
 
-# How long to wait: longer than the sender's time-out.
-_MOST_SECONDS = ANSWER_SECONDS + 2
+_MORE_SECONDS = 2.0  # the doctor waits this much longer than the sender
 _CONNECT_SECONDS = 5.0
-_REST_SECONDS = 1.0  # time limit for an answer after its first bytes
+_REST_SECONDS = 1.0  # time limit for the rest of an answer
 _MOST_ANSWER_BYTES = 16 * 1024
 
-# The names, in the Server header, of servers that read each body in a thread.
+# Names in the Server header of servers that read each body in a thread.
 _THREADED = ("gunicorn", "werkzeug", "wsgiserver")
 
 _FIX = (
@@ -28,12 +26,17 @@ _FIX = (
 )
 
 
-async def unfinished_finding(url: str) -> Finding | None:
+async def unfinished_finding(url: str, patience_seconds: float) -> Finding | None:
     """Send a delivery whose body never ends, and check how long the server waits for it.
+
+    Args:
+        url: the server's URL.
+        patience_seconds: how long the sender waits for an answer.
 
     Returns:
         None if the server cannot be reached, which other checks report.
     """
+    most_seconds = patience_seconds + _MORE_SECONDS
     loop = asyncio.get_running_loop()
     target = urlsplit(url)
     is_tls = target.scheme == "https"
@@ -49,7 +52,7 @@ async def unfinished_finding(url: str) -> Finding | None:
         writer.write(_begun(target))
         answer = b""
         with suppress(ConnectionError):
-            async with asyncio.timeout(_MOST_SECONDS):
+            async with asyncio.timeout(most_seconds):
                 answer = await reader.read(_MOST_ANSWER_BYTES)
         seconds = loop.time() - started
         with suppress(ConnectionError, TimeoutError):
@@ -59,7 +62,7 @@ async def unfinished_finding(url: str) -> Finding | None:
     except TimeoutError:
         return warning(
             _CHECK,
-            f"the server waits longer than {_MOST_SECONDS:g} s for a body that never ends: a few"
+            f"the server waits longer than {most_seconds:g} s for a body that never ends: a few"
             " slow clients can occupy all its threads",
             _FIX,
         )

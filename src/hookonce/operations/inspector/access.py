@@ -41,7 +41,7 @@ SECURITY_HEADERS = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    # With `no-referrer`, browsers would send forms with the Origin `null`.
+    # With `no-referrer`, browsers would send forms with the Origin `null`, which is refused.
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
@@ -82,7 +82,7 @@ class Access:
         self._session_ends: OrderedDict[str, float] = OrderedDict()
 
     def log_in(self, token: str, client: str | None) -> Login:
-        """Check a token; count a wrong token against its client, who may have to wait."""
+        """Check a token; a wrong token counts against its client, which may then have to wait."""
         if self._limit.seconds_to_wait(client):
             return Login.LIMITED
         if is_same_token(token, self._token):
@@ -121,7 +121,7 @@ class Access:
         return "this Host is not accepted; name it with --inspector-host or Inspector(hosts=…)"
 
     def origin_refusal(self, visitor: HTTPConnection) -> str | None:
-        """Return why a request may change nothing; None if it comes from a page of this host."""
+        """Return why a request must not change events; None if a page of this host sends it."""
         host = _only(visitor, "host")
         if _only(visitor, "origin") in {f"http://{host}", f"https://{host}"}:
             return None

@@ -36,7 +36,7 @@ from .site import BusyError, Site
 
 # The pages to which a login may redirect, with their filters.
 _PAGE = re.compile(
-    r"(?:/at/[A-Za-z0-9_.-]{1,64})?/(?:deliveries/[0-9]{1,15}|dead|dead/letter|inbox|workers)?(?:\?[!$&-;=?-\[\]_a-z|~%]*)?"
+    r"(?:/at/[A-Za-z0-9_.-]{1,64})?/(?:deliveries/[0-9]{1,15}|dead|dead/letter|inbox|handled|handled/event|workers)?(?:\?[!$&-;=?-\[\]_a-z|~%]*)?"
 )
 
 _log = get_logger("hookonce.inspector")
@@ -53,7 +53,7 @@ _STATIC = {
 
 
 class Inspector:
-    """An ASGI application with pages that show the work of one receiver, or of several.
+    """An ASGI application with pages that show the work of one or several receivers.
 
     The pages show what this process does from now on, and what other processes on the same store do
     while a page is open. Every visitor has to show the token, also one on this machine: behind a
@@ -261,7 +261,7 @@ class _Secured:
 
 
 def _own_page(path: str, root: str) -> str:
-    """Return the page that a login form names if it belongs to the inspector, else the first page.
+    """Return the page that a login form names, or the first page if there is no such page.
 
     The check accepts known pages only: another site's name can be written in too many ways to be
     recognised.

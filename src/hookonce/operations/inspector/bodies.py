@@ -39,8 +39,8 @@ class _Object(list[tuple[str, Any]]):
 
 
 def _number(text: str) -> _Number:
-    # A function, not the class itself: only in a function can Python switch threads while json
-    # reads a long list.
+    # Do not pass the class itself to json: only the call of a Python function lets other threads
+    # run while json reads a long list.
     return _Number(text)
 
 

@@ -85,7 +85,7 @@ class Bounded(Generic[K, V]):
             yield key, value
 
     def put(self, key: K, value: V, size: int) -> Sequence[V]:
-        """Add an entry, and return the dropped entries; the new entry may be among them."""
+        """Add an entry, and return the dropped entries. A new entry that is too big is dropped."""
         self._entries[key] = (value, size)
         self.bytes += size
         return self._drop_oldest()

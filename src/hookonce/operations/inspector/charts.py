@@ -13,10 +13,11 @@ from .texts import count, duration
 WIDTH = LENGTH_SECONDS
 HEIGHT = 60
 
-# After a longer time without values the line has a gap.
+# The line has a gap if there are no values for longer than this.
 _LONGEST_GAP_SECONDS = 10
 
-# Current values cover the last ten seconds. The values of one second change too fast to read.
+# Current values cover the last ten seconds, because the values of one second change too fast to
+# read.
 _NOW_SECONDS = 10
 
 
@@ -52,7 +53,7 @@ class Chart:
 
 
 def charts_of(seconds: Sequence[Second], *, has_inbox: bool) -> tuple[Chart, ...]:
-    """Return the charts of these seconds, which are in order of time."""
+    """Return the charts of these seconds, which must be in order of time."""
     charts = (_rate(seconds), _times(seconds))
     if not has_inbox:
         return charts
@@ -120,7 +121,7 @@ def _line(values: Iterable[float | None], top: float) -> str:
         if value is None:
             continue
         is_near = x - last <= _LONGEST_GAP_SECONDS
-        # Draw a single point as a line of length 0, which its round ends make visible.
+        # Draw a single point as a line of length 0: the round ends of the line are visible.
         parts.append(f"{'L' if is_near else 'M'}{x} {_y(value, top)}{'' if is_near else 'h0'}")
         last = x
     return "".join(parts)
@@ -131,7 +132,7 @@ def _y(value: float, top: float) -> float:
 
 
 def _nice(value: float, *, least: float) -> float:
-    """Round a value up to ``least`` times 1, 2, 5, 10, 20 and so on."""
+    """Round a value up to the next step: ``least`` times 1, 2, 5, 10, 20 and so on."""
     nice, factors = least, cycle((2, 2.5, 2))
     while nice < value:
         nice *= next(factors)

@@ -1,4 +1,4 @@
-"""Filters for the lists of deliveries and dead letters, read from a URL."""
+"""Filters for the lists of deliveries and stored events, read from a URL."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from urllib.parse import urlencode
 
-from ...stores.values import DeadLetter, DeadReason
+from ...stores.filters import EventFilter
+from ...stores.handled import HandledEvent
+from ...stores.values import DeadLetter, DeadReason, Entry
 from ...watching.steps import EventState, What
+from .redaction import Redaction
 from .seen import AnswerKind, Seen
 
 _MOST_LENGTH = 256
-# Compare only the start of a header: a long pattern on a long header is slow.
+# Compare only this many characters of a header: a long pattern on a long header is slow.
 _MOST_COMPARED = 512
 FAILED = "failed"
-"""The only value of the filter for handlers: events of which a handler has failed."""
+"""The only value of the filter for handlers: it selects events with a failed handler."""
 
 AGES = {"1h": 3600.0, "24h": 86_400.0, "7d": 7 * 86_400.0}
-"""Choices for the age of dead letters, in seconds."""
+"""Choices for the age of stored events, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Filters of the list of deliveries; an empty text matches all.
+    """Filters of the list of deliveries; an empty filter matches every delivery.
 
     Attributes:
         handlers: ``failed`` for events of which any handler has failed, also if it succeeded later.
@@ -64,29 +67,34 @@ class Filters:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterFilters:
-    """Filters of the list of dead letters; an empty text matches all.
+class StoredFilters:
+    """Filters of the lists of dead letters, the inbox and handled events; empty filters match all.
 
     Attributes:
         reason: why the event was given up. The store filters by it.
-        age: how long ago that was at most, one of ``AGES``. The store filters by it.
-        handler: part of the name of a handler that has not succeeded, or a pattern with ``*``.
+        age: how long ago the event was given up or handled at most, or in the inbox how long ago it
+            arrived, one of ``AGES``. The store filters by it.
+        handler: part of the name of a handler that has not succeeded, or of a handled event one
+            that has; or a pattern with ``*``.
         type: part of the event's type, or a pattern with ``*``.
+        where: a condition on the body, as ``stores.filters.Condition`` reads it.
     """
 
     reason: str = ""
     age: str = ""
     handler: str = ""
     type: str = ""
+    where: str = ""
 
     @classmethod
-    def parse(cls, query: Mapping[str, str]) -> DeadLetterFilters:
+    def parse(cls, query: Mapping[str, str]) -> StoredFilters:
         """Return the filters in a query string; unknown values are ignored."""
         return cls(
             _one_of(DeadReason, query.get("reason", "")),
             _one_of(AGES, query.get("age", "")),
             query.get("handler", "").strip()[:_MOST_LENGTH],
             query.get("type", "").strip()[:_MOST_LENGTH],
+            query.get("where", "").strip()[:_MOST_LENGTH],
         )
 
     @property
@@ -94,14 +102,29 @@ class DeadLetterFilters:
         """Query string of the filters, with its question mark; empty without filters."""
         return _query(self)
 
-    def match(self, letter: DeadLetter) -> bool:
-        """Return whether a dead letter passes the filters for handler and type."""
-        if self.type and not _fits(self.type, letter.delivery.event_type):
+    def match(self, event: DeadLetter | Entry | HandledEvent) -> bool:
+        """Return whether an event passes the filters for handler and type."""
+        if self.type and not _fits(self.type, event.delivery.event_type):
             return False
-        return not self.handler or any(_fits(self.handler, name) for name in letter.outstanding)
+        names = event.finished if isinstance(event, HandledEvent) else event.outstanding
+        return not self.handler or any(_fits(self.handler, name) for name in names)
+
+    def of_body(self, redaction: Redaction) -> EventFilter:
+        """Return a filter that checks the bodies of events.
+
+        Raises:
+            ValueError: the condition cannot be read, or it names a hidden field: a visitor could
+                find the hidden value by trying many values.
+        """
+        wanted = EventFilter(where=(self.where,) if self.where else ())
+        for condition in wanted.conditions:
+            names = condition.path
+            if any(redaction.hides(names[: depth + 1]) for depth in range(len(names))):
+                raise ValueError(f"the inspector hides the field {'.'.join(names)}")
+        return wanted
 
 
-def _query(filters: Filters | DeadLetterFilters) -> str:
+def _query(filters: Filters | StoredFilters) -> str:
     pairs = ((field.name, getattr(filters, field.name)) for field in fields(filters))
     given = {name: value for name, value in pairs if value}
     return f"?{urlencode(given)}" if given else ""

@@ -25,7 +25,8 @@ from .bounds import Bounded, Bounds
 from .seen import AnswerKind, History, Seen, kind_of
 from .series import Series
 
-# The average number of notes to keep per delivery: one with three handlers makes seven notes.
+# Keep this many unread records (notes) per delivery on average: a delivery with three handlers
+# makes seven.
 _NOTES_EACH = 8
 
 _SUCCESSES = {AnswerKind.ACCEPTED, AnswerKind.DUPLICATE}
@@ -73,7 +74,8 @@ class Journal(StepObserver):
         self._each_second = bounds.each_second
         self._second = self._left_in_second = 0
         self.followed: OrderedDict[str, None] = OrderedDict()
-        # Follow twice as many events as deliveries are kept: some have no answered delivery yet.
+        # Follow twice as many events as the number of kept deliveries, because some events have no
+        # answered delivery yet.
         self._most_followed = 2 * bounds.deliveries
         self._last_number = 0
         self.series: Series = Series()
@@ -126,7 +128,7 @@ class Journal(StepObserver):
             history.stored_state, history.version = state, self.version
 
     def delivery_authenticated(self, record: DeliveryAuthenticated) -> None:
-        """Record a genuine delivery before its answer, unless too many arrive."""
+        """Record a genuine delivery before its answer, unless too many deliveries arrive."""
         event_id = record.delivery.id
         if event_id not in self.followed:
             second = int(record.received.at_unix)
@@ -143,14 +145,15 @@ class Journal(StepObserver):
             self._read_notes()
 
     def delivery_answered(self, record: DeliveryAnswered) -> None:
-        """Record the answer to a genuine delivery; keep a refused request."""
+        """Record the answer to a genuine delivery, or keep a refused request."""
         kind = kind_of(record.outcome)
         self.series.note_answer(kind, record.seconds)
         if record.verified is not None:
             if record.verified.id in self.followed or kind not in _SUCCESSES:
                 self._append(record)
             return
-        # Anybody can send such requests, so they must not push out genuine deliveries.
+        # Keep refused requests apart: anybody can send them, so they must not displace genuine
+        # deliveries.
         received = record.received
         at = system_clock() if received is None else received.at_unix
         self._last_number += 1
@@ -177,7 +180,7 @@ class Journal(StepObserver):
                 self._noted_bytes -= len(oldest.delivery.body)
 
     def _read_notes(self) -> None:
-        """Read the notes into requests and histories, oldest first."""
+        """Add the notes to the requests and histories, oldest note first."""
         notes, self._noted_bytes = self._notes, 0
         while notes:
             version, number, at, record = notes.popleft()
@@ -206,7 +209,8 @@ class Journal(StepObserver):
                 record = record._replace(received=None, verified=seen.verified)
             seen.answered, seen.version = record, version
         elif received is not None and verified is not None:
-            # The delivery is unknown: it was not kept, or was dropped before its answer came.
+            # The delivery is unknown: the journal did not keep it, or dropped it before its answer
+            # came.
             self._last_number += 1
             seen = Seen(
                 self._last_number, received.at_unix, received, verified, record.hints, record
@@ -232,7 +236,7 @@ class Journal(StepObserver):
         history.version = version
         if grown := history.add(step):
             for dropped in self._histories.grow(event_id, grown):
-                dropped.steps.clear()  # a delivery may still refer to this history
+                dropped.steps.clear()  # free memory: a delivery may still refer to this history
                 dropped.is_cut = True
 
 

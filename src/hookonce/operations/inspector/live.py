@@ -34,12 +34,12 @@ _SEND_SECONDS = 5.0
 _RETRY_MILLISECONDS = 500
 _MOST_ROWS = 30
 _MOST_CHANGES = 500
-_VERSION = re.compile("[0-9]{1,15}")  # int() raises for thousands of digits
+_VERSION = re.compile("[0-9]{1,15}")  # few digits, because int() raises for thousands of digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """The filters of a page, and the functions that render its updates.
+    """The filters of a page, and the functions that render the page's updates.
 
     Attributes:
         overview: renders the parts of the page above the rows; the result has each part by its
@@ -71,7 +71,7 @@ class Live:
         self._stream_seconds = span_seconds("stream_seconds", bounds.stream_seconds)
         self._viewers = 0
         self._is_ended = False
-        # Part of each cursor, because the journal's versions start at 0 in each process.
+        # Part of each cursor, because the journal's versions start again at 0 in each process.
         self._process = new_token()[:8]
 
     @property
@@ -154,7 +154,7 @@ def _rows(watch: Watch, changed: list[Seen]) -> list[dict[str, object]]:
 
 
 def _event(name: str, content: object, cursor: str | None = None) -> str:
-    # JSON contains no line ends, which would end the event.
+    # A line end would end the event, but the JSON contains none.
     event_id = "" if cursor is None else f"id: {cursor}\n"
     return f"event: {name}\n{event_id}data: {json.dumps(content)}\n\n"
 

@@ -6,8 +6,8 @@ from ipaddress import IPv6Address, ip_address
 
 from ...clock import Clock
 
-# A client never waits longer than one interval. So an operator can log in, even with the same
-# address as an attacker.
+# A client never waits longer than one interval. So an operator can log in, even if an attacker
+# shares the operator's address.
 _BURST = 10
 _INTERVAL_SECONDS = 2.0
 
@@ -16,7 +16,7 @@ _OTHERS = "others"
 
 
 class LoginLimit:
-    """Allows each client ten wrong tokens at once, then one every two seconds.
+    """Allows each client ten wrong tokens at once, then one token every two seconds.
 
     While a hundred clients have wrong tokens to their account, all further clients share one
     account. So memory is bounded, and an attacker with many addresses gets about fifty tries a

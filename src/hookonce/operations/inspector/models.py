@@ -108,7 +108,7 @@ def _within(
 
 
 def _members_of(model: BaseModel) -> Iterator[tuple[str, str, Any, bool]]:
-    """Yield name, JSON name and value of each field in the body, and whether it is unknown."""
+    """Yield each field in the body: name, JSON name, value, and whether the field is unknown."""
     for name, info in type(model).model_fields.items():
         if name in model.model_fields_set:
             yield name, info.alias or name, getattr(model, name), False

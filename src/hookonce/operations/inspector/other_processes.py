@@ -21,7 +21,7 @@ _RECORDS_SECONDS = 0.4
 _STATES_SECONDS = 2.0
 _MOST_ASKED = 100
 
-# Only final states: for an event in flight, its steps are more exact than its stored state.
+# Show only final states: the steps of an event in flight are more exact than its stored state.
 _STATES = {Known.DONE: EventState.HANDLED, Known.DEAD: EventState.DEAD}
 
 
@@ -56,7 +56,7 @@ class OtherProcesses:
                 self._journal.add_remote(record)
 
     async def _add_states(self) -> None:
-        """Ask the store for the state of events that the steps do not show as handled."""
+        """Ask the store for the state of each event whose steps do not end with a success."""
         wanted: dict[str, None] = {}
         for seen in self._journal.newest_first():
             event_id = seen.event_id

@@ -32,6 +32,7 @@ class Frame:
     endpoint: str
     endpoints: tuple[str, ...]
     has_inbox: bool
+    keeps_handled: bool
 
 
 class Pages:
@@ -68,7 +69,7 @@ class Pages:
 
 
 def _visible(value: object) -> object:
-    # Markup comes from the templates alone.
+    # Leave `Markup` unchanged: a template made it, and its values were converted there.
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return texts.visible(value)

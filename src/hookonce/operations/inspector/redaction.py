@@ -53,7 +53,7 @@ _SIGNATURE = "signature"
 # A secret word of at least this length also hides every longer word that ends with it: `authtoken`
 # is hidden like `auth_token`. Few harmless words end with a word of this length.
 _LEAST_ENDING = 5
-# Compare only this many characters at the end of a name.
+# Names may be long, so compare only this many characters at the end of a name.
 _MOST_NAME = 64
 _MOST_WORDS = 4
 

@@ -36,11 +36,11 @@ _LETTER_ESCAPE = re.compile(r"\\[abfnrtv]")
 _NAME = re.compile(
     r"<(?P<element>[\w.:-]++)"
     r"|(?P<name>[\w.$\[\]-]++)"
-    r"""(?P<mark>[\\"']{0,8}+\s{0,64}+(?:[-=]>|[:!<>]?={1,3}|[:：＝])\s{0,8})?"""  # noqa: RUF001 - wide forms of these marks
+    r"""(?P<mark>[\\"']{0,8}+\s{0,64}+(?:[-=]>|[:!<>]?={1,3}|[:：＝])\s{0,8})?"""  # noqa: RUF001 - the full-width colon and equals sign
 )
 # Matches secrets by their form. In a URL, the user and password end at the @.
 _SECRET = re.compile(
-    r"whsec_[\w+/=-]++|(?<!\w)v1a?,[\w+/=-]{16,}+|(?<=://)[^\s/@]*+(?=@)"
+    r"wh(?:sec|sk)_[\w+/=-]++|(?<!\w)v1a?,[\w+/=-]{16,}+|(?<=://)[^\s/@]*+(?=@)"
     r"|(?<!\w)[Bb][Ee][Aa][Rr][Ee][Rr]\s{1,8}(?=[\w.~+/=-]{16})[\w.~+/=-]++"
     r"|-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----[^-]*+"
 )
@@ -77,7 +77,8 @@ class Redactor:
         if len(value) > self._letters_left:
             self.is_complete = False
             return HIDDEN
-        # URLs and the `repr` of bytes escape each byte of a non-ASCII letter.
+        # Remember the bytes, too: URLs and the `repr` of bytes escape each byte of a non-ASCII
+        # letter.
         as_bytes = value.encode("utf-8", "surrogatepass").decode("latin-1")
         for form in {value, as_bytes}:
             letters = _letters(_plain(form)[0])[0]
@@ -89,7 +90,7 @@ class Redactor:
         return HIDDEN
 
     def text(self, text: str, *, by_line: bool = False) -> str:
-        """Return a text without the values that stand after the names of hidden fields.
+        """Return a text without the values that follow the names of hidden fields.
 
         Args:
             by_line: whether the next line is shown again, as in a traceback.
@@ -148,7 +149,7 @@ class Redactor:
     def _short_ones(
         self, letters: str, at: Sequence[int], first: int, least: int
     ) -> Iterable[tuple[int, int]]:
-        """Yield the spans of short hidden values that begin at this place and are whole words."""
+        """Yield the range of each short hidden value at ``first`` that is a whole word."""
         for size in range(least, min(_GRAM, len(letters) - first + 1)):
             last = first + size - 1
             ends_there = last + 1 == len(letters) or at[last + 1] != at[last] + 1
@@ -157,7 +158,7 @@ class Redactor:
 
 
 def _plain(text: str) -> tuple[str, Sequence[int]]:
-    """Return a text without escapes, and the place of each character in the original."""
+    """Return a text without escapes, and the position of each character in the original text."""
     pieces: list[str] = []
     places = array("L")
     done = 0
@@ -190,14 +191,14 @@ def _character(found: re.Match[str]) -> str:
 
 
 def _letters(plain: str) -> tuple[str, Sequence[int]]:
-    """Return the letters and digits of a text, and their places; no escape changes them."""
+    """Return the letters and digits of a text, without letters of escapes, and their positions."""
     plain = _LETTER_ESCAPE.sub("\\ ", plain)
     at = array("L", (place for place, one in enumerate(plain) if one.isalnum()))
     return "".join(map(plain.__getitem__, at)), at
 
 
 def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Return a text with ``[redacted]`` in place of the spans; spans that touch are merged."""
+    """Replace each (start, end) range of a text by ``[redacted]``; merge ranges that touch."""
     pieces: list[str] = []
     done = -1
     for start, end in sorted(spans):

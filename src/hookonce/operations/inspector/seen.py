@@ -9,13 +9,13 @@ from enum import StrEnum
 from operator import attrgetter
 
 from ...outcome import Outcome, Reason
-from ...verification.headers import DeliveryHints, RawHeaders, header_pairs
+from ...verification.headers import WEBHOOK, DeliveryHints, RawHeaders, header_pairs
 from ...verification.signature import VerifiedDelivery
 from ...watching.records import DeliveryAnswered, DeliveryReceived
 from ...watching.steps import EventState, EventStep
 
-# The most steps of an event. Three handlers with twelve attempts, the inbox's default, make fewer
-# steps.
+# Keep at most this many steps of an event. Three handlers with twelve attempts, the inbox's
+# default, make fewer steps.
 _MOST_STEPS = 100
 
 
@@ -67,7 +67,7 @@ class History:
 
     @property
     def state(self) -> EventState:
-        """The event's state: as the store reported it, or else the state after the latest step."""
+        """The event's state: from the store's report, or else from the latest step."""
         states = (
             step.state for step in reversed(self.steps) if step.state is not EventState.UNCHANGED
         )
@@ -129,15 +129,16 @@ class Seen:
 
     @property
     def event_id(self) -> str | None:
-        """The id of the event; not authenticated if the request is not genuine."""
+        """The id of the event; anybody may have invented it if the request is not genuine."""
         if self.verified is not None:
             return self.verified.id
         if self.answered is not None and self.answered.event_id is not None:
             return self.answered.event_id
         if self.received is None:
             return None
-        headers = header_texts(self.received.headers)
-        return next((value for name, value in headers if name.lower() == "webhook-id"), None)
+        headers, sender = header_texts(self.received.headers), self.received.sender
+        names = {f"{prefix}-id" for prefix in (WEBHOOK if sender is None else sender.headers)}
+        return next((value for name, value in headers if name.lower() in names), None)
 
     @property
     def event_type(self) -> str | None:
@@ -153,7 +154,7 @@ class Seen:
             return self.hints
         if self.received is None:
             return DeliveryHints(None, None)
-        return DeliveryHints.parse(self.received.headers)
+        return DeliveryHints.parse(self.received.headers, self.received.sender)
 
 
 def header_texts(headers: RawHeaders) -> Iterator[tuple[str, str]]:

@@ -1,16 +1,18 @@
-"""The pages of one receiver: deliveries, dead letters, the inbox, workers, and live updates."""
+"""The pages of one receiver: deliveries, stored events, workers, and live updates."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
+from math import inf
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -20,16 +22,19 @@ from ...clock import uptime
 from ...errors import StoreError
 from ...events import EventParser
 from ...http.app import Receive, Scope, Send
+from ...inbox.handled import HandledEvents
 from ...logs import get_logger
 from ...receiver import Receiver
 from ...routing.table import HandlerTable
+from ...stores.filters import passing
+from ...stores.handled import HandledEvent
 from ...stores.time_limit import within
-from ...stores.values import DeadLetter, DeadReason, Entry
+from ...stores.values import DeadLetter, DeadReason, DeliveryKey, Entry
 from ...watching.process import process_name
 from .access import Access
 from .actions import Actions
 from .bounds import Bounds
-from .filters import AGES, DeadLetterFilters, Filters
+from .filters import AGES, Filters, StoredFilters
 from .journal import Journal
 from .live import Live, Watch
 from .other_processes import OtherProcesses
@@ -37,8 +42,10 @@ from .overview import Overviews
 from .pages import Frame, Pages
 from .redaction import Redaction
 from .requests import body_of, client_of, root_of
-from .stored import dead_letter_row, dead_letter_view, entry_row
+from .stored import dead_letter_row, dead_letter_view, entry_row, handled_row, handled_view
 from .views import delivery_view, row_of
+
+E = TypeVar("E", DeadLetter, Entry, HandledEvent)
 
 _log = get_logger("hookonce.inspector")
 
@@ -55,7 +62,7 @@ _MOST_LISTED_BYTES = 1024**2
 _LIST_SECONDS = 3.0
 _AT_ONCE = 8
 
-_NUMBER = re.compile("[0-9]{1,15}")  # int() raises for thousands of digits
+_NUMBER = re.compile("[0-9]{1,15}")  # few digits, because int() raises for thousands of digits
 
 
 class BusyError(Exception):
@@ -106,6 +113,8 @@ class Site:
             Route(f"{at}/dead/discard", partial(self._act, "discard"), methods=["POST"]),
             Route(f"{at}/inbox", self._waiting),
             Route(f"{at}/inbox/retry", partial(self._act, "retry"), methods=["POST"]),
+            Route(f"{at}/handled", self._handled),
+            Route(f"{at}/handled/event", self._handled_event),
             Route(f"{at}/workers", self._workers),
             Route(f"{at}/stream", _Stream(self)),
         ]
@@ -118,7 +127,12 @@ class Site:
             endpoint=endpoint,
             endpoints=self._endpoints,
             has_inbox=self._receiver.has_inbox,
+            keeps_handled=self._kept is not None,
         )
+
+    @property
+    def _kept(self) -> HandledEvents | None:
+        return getattr(self._receiver, "handled", None)
 
     async def _page(
         self,
@@ -127,7 +141,7 @@ class Site:
         status: int = HTTPStatus.OK,
         content: Callable[[], Mapping[str, object]] = dict,
     ) -> Response:
-        """Return a page, whose ``content`` is made in a thread."""
+        """Return a page; a thread makes the ``content`` of the page."""
         frame, overview = self.frame(request.scope), await self._overviews.now()
 
         def render() -> str:
@@ -143,7 +157,7 @@ class Site:
 
     @asynccontextmanager
     async def _one_at_a_time(self) -> AsyncIterator[None]:
-        """Let only one block run at a time, because a page with bodies may need much memory."""
+        """Load only one page with bodies at a time, because it may need much memory."""
         if self._waiting_pages >= _MOST_WAITING_PAGES:
             raise BusyError
         self._waiting_pages += 1
@@ -188,11 +202,13 @@ class Site:
             return await self._page("delivery.html", request, content=content)
 
     async def _dead(self, request: Request) -> Response:
-        filters = DeadLetterFilters.parse(request.query_params)
+        filters, dead = StoredFilters.parse(request.query_params), self._receiver.dead
+        reason = DeadReason(filters.reason) if filters.reason else None
         async with self._one_at_a_time():
-            letters, searched = await within(_STORE_SECONDS, self._find_dead_letters(filters))
+            finding = self._find(filters, partial(dead.list, reason=reason), dead.show)
+            letters, searched, problem = await within(_STORE_SECONDS, finding)
             failed = [letter.delivery.event_id for letter in letters if letter.error]
-            bodies = await within(_STORE_SECONDS, _bodies(failed, self._receiver.dead.show))
+            bodies = await within(_STORE_SECONDS, _bodies(failed, dead.show))
 
             def content() -> Mapping[str, object]:
                 body = _in_time(bodies)
@@ -205,27 +221,46 @@ class Site:
                     "filters": filters,
                     "most": _MOST_STORED,
                     "searched": searched,
+                    "problem": problem,
                 }
 
             return await self._page("dead.html", request, content=content)
 
-    async def _find_dead_letters(
-        self, filters: DeadLetterFilters
-    ) -> tuple[list[DeadLetter], int | None]:
-        """Return dead letters for the list; if the search stops early, also the number it read."""
+    async def _find(
+        self,
+        filters: StoredFilters,
+        listed: Callable[..., Awaitable[Sequence[E]]],
+        show: Callable[[str], Awaitable[E | None]],
+    ) -> tuple[list[E], int | None, str]:
+        """Return the events of a list that pass the filters.
+
+        Returns:
+            The events; if the search stops early, the number of events that it read; and the
+            problem of the filters, or an empty text.
+        """
+        try:
+            wanted = filters.of_body(self._redaction)
+        except ValueError as error:
+            return [], None, str(error)
+
+        def load(key: DeliveryKey) -> Awaitable[E | None]:
+            return show(key.partition(":")[2])
+
         since = self._receiver.clock() - AGES[filters.age] if filters.age else None
-        reason = DeadReason(filters.reason) if filters.reason else None
-        found: list[DeadLetter] = []
+        # Bodies may be large, so a search in them reads few at once, and stops after some time.
+        size, seconds = (_AT_ONCE, _LIST_SECONDS) if filters.where else (_MOST_STORED, inf)
+        ends = uptime() + seconds
+        found: list[E] = []
         searched, after = 0, None
-        while searched < _MOST_SEARCHED:
-            page = await self._receiver.dead.list(
-                reason=reason, since=since, after=after, limit=_MOST_STORED
-            )
-            found += filter(filters.match, page)
-            if len(found) >= _MOST_STORED or len(page) < _MOST_STORED:
-                return found[:_MOST_STORED], None
+        while True:
+            page = await listed(since=since, after=after, limit=size)
+            matching = list(filter(filters.match, page))
+            found += await passing(matching, load, wanted) if filters.where else matching
+            if len(found) >= _MOST_STORED or len(page) < size:
+                return found[:_MOST_STORED], None, ""
             searched, after = searched + len(page), page[-1].place
-        return found, searched
+            if searched >= _MOST_SEARCHED or uptime() >= ends:
+                return found, searched, ""
 
     async def _dead_letter(self, request: Request) -> Response:
         event_id = request.query_params.get("id", "")
@@ -245,10 +280,11 @@ class Site:
     async def _waiting(self, request: Request) -> Response:
         if not self._receiver.has_inbox:
             return await self._missing(request, "this receiver has no inbox")
-        waiting = self._receiver.waiting
+        filters, waiting = StoredFilters.parse(request.query_params), self._receiver.waiting
         async with self._one_at_a_time():
             now = self._receiver.clock()
-            found = await within(_STORE_SECONDS, waiting.list(limit=_MOST_STORED))
+            finding = self._find(filters, waiting.list, waiting.show)
+            found, searched, problem = await within(_STORE_SECONDS, finding)
             failed = [entry.delivery.event_id for entry in found if entry.history]
             bodies = await within(_STORE_SECONDS, _bodies(failed, waiting.show))
 
@@ -258,12 +294,55 @@ class Site:
                     entry_row(entry, body(entry.delivery.event_id), self._redaction, now)
                     for entry in found
                 ]
-                return {"entries": rows, "most": _MOST_STORED}
+                return {
+                    "entries": rows,
+                    "filters": filters,
+                    "most": _MOST_STORED,
+                    "searched": searched,
+                    "problem": problem,
+                }
 
             return await self._page("inbox.html", request, content=content)
 
+    async def _handled(self, request: Request) -> Response:
+        kept = self._kept
+        if kept is None:
+            return await self._missing(request, "this receiver keeps no handled events")
+        filters = StoredFilters.parse(request.query_params)
+        async with self._one_at_a_time():
+            finding = self._find(filters, kept.list, kept.show)
+            found, searched, problem = await within(_STORE_SECONDS, finding)
+
+            def content() -> Mapping[str, object]:
+                return {
+                    "events": [handled_row(event) for event in found],
+                    "filters": filters,
+                    "most": _MOST_STORED,
+                    "searched": searched,
+                    "problem": problem,
+                }
+
+            return await self._page("handled.html", request, content=content)
+
+    async def _handled_event(self, request: Request) -> Response:
+        kept, event_id = self._kept, request.query_params.get("id", "")
+        if kept is None:
+            return await self._missing(request, "this receiver keeps no handled events")
+        await self._others.look()
+        async with self._one_at_a_time():
+            event = await within(_STORE_SECONDS, kept.show(event_id))
+            if event is None:
+                return await self._missing(request, "no such handled event is kept any more")
+            history = self._journal.history_of(event_id)
+            copy = history and history.copy()
+
+            def content() -> Mapping[str, object]:
+                return {"view": handled_view(event, copy, self._parser(), self._redaction)}
+
+            return await self._page("handled_event.html", request, content=content)
+
     async def _workers(self, request: Request) -> Response:
-        # Shows the workers that a page is open, so that they report more often.
+        # `look` tells the workers that a page is open. They then report more often.
         await self._others.look()
         try:
             workers = await self._receiver.workers()
@@ -298,7 +377,7 @@ class Site:
             await Response(text, HTTPStatus.SERVICE_UNAVAILABLE)(scope, receive, send)
             return
         filters, frame = Filters.parse(request.query_params), self.frame(scope)
-        is_in_session = self._access.has_session(request)  # False if the request has a bearer token
+        is_in_session = self._access.has_session(request)  # a bearer token has no session
         render = partial(self.pages.render, "_row.html", frame, filters=filters)
         watch = Watch(
             filters=filters,
@@ -344,7 +423,7 @@ async def _bodies(
 
 
 def _in_time(bodies: Mapping[str, bytes]) -> Callable[[str], bytes | None]:
-    """Return a function that returns the body of an id, or None if the list takes too long."""
+    """Return a function that looks up bodies by id; it returns None after the list's time limit."""
     ends = uptime() + _LIST_SECONDS
     return lambda event_id: bodies.get(event_id) if uptime() < ends else None
 
@@ -353,7 +432,8 @@ def _id_in(body: bytes) -> str | None:
     try:
         content = json.loads(body)
         event_id = content["id"]
-        event_id.encode()  # raises for a lone surrogate, which no answer can contain
+        # Refuse a lone surrogate, which no answer can contain: `encode` raises UnicodeEncodeError.
+        event_id.encode()
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return None
     return event_id if isinstance(event_id, str) else None

@@ -1,10 +1,11 @@
-"""Values for the templates of dead letters and inbox events."""
+"""Values for the templates of dead letters, inbox events and handled events."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from ...events import EventParser
+from ...stores.handled import HandledEvent
 from ...stores.values import DeadLetter, Entry, FailedAttempt
 from .bodies import ShownBody, shown_body
 from .models import Model, model_of
@@ -139,4 +140,59 @@ def entry_row(entry: Entry, body: bytes | None, redaction: Redaction, now: float
         state=entry.state(now),
         attempts=entry.attempts,
         error=_line(entry.history[-1].error, body, redaction) if entry.history else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HandledRow:
+    """A handled event in the list.
+
+    Attributes:
+        handled_unix: Unix seconds of its success.
+        expires_unix: Unix seconds until which its delivery is kept.
+        finished: handlers that have succeeded.
+    """
+
+    id: str
+    type: str | None
+    received_unix: float
+    handled_unix: float
+    expires_unix: float
+    finished: tuple[str, ...]
+
+
+def handled_row(event: HandledEvent) -> HandledRow:
+    """Return a handled event for the list, which shows nothing of its body."""
+    return HandledRow(
+        id=event.delivery.event_id,
+        type=event.delivery.event_type,
+        received_unix=event.delivery.received_unix,
+        handled_unix=event.handled_unix,
+        expires_unix=event.expires_unix,
+        finished=tuple(sorted(event.finished)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HandledView:
+    """A handled event on its own page."""
+
+    row: HandledRow
+    body: ShownBody
+    model: Model
+    steps: tuple[StepView, ...]
+
+
+def handled_view(
+    event: HandledEvent, history: History | None, parser: EventParser, redaction: Redaction
+) -> HandledView:
+    """Return a handled event for its own page, redacted."""
+    delivery = event.delivery
+    redactor = Redactor(redaction)
+    body = shown_body(delivery.body, redactor)
+    return HandledView(
+        row=handled_row(event),
+        body=body,
+        model=model_of(delivery.body, delivery.event_id, parser, redactor),
+        steps=steps_of(history, redactor) if history else (),
     )

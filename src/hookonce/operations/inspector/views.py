@@ -18,7 +18,7 @@ from .texts import cut, duration
 
 _RUNNING = "running"
 
-# Limits of the inspector: servers limit headers too, but each in its own way.
+# The inspector has its own limits, because each server limits headers differently.
 _MOST_HEADERS = 200
 _MOST_VALUE = 2000
 _MOST_ID = 512
@@ -146,7 +146,8 @@ def delivery_view(seen: Seen, parser: EventParser, redaction: Redaction) -> Deli
     headers: tuple[Header, ...] = ()
     body = model = None
     if received is None:
-        redactor.is_complete = False  # hidden values of a dropped body are unknown
+        # The hidden values of a dropped body are unknown.
+        redactor.is_complete = False
     else:
         headers = tuple(_headers(received.headers, redactor))
         body = shown_body(received.body, redactor)
@@ -214,7 +215,7 @@ def _scrubbed(headers: Iterable[Header], redactor: Redactor) -> Iterator[Header]
 
 
 def redacted(texts: Iterable[str], redactor: Redactor) -> list[str]:
-    """Return texts such as tracebacks; a value that is hidden in one text is hidden in all."""
+    """Return texts without hidden values; a value that one text hides is hidden in all of them."""
     shown = [redactor.text(text, by_line=True) for text in texts]
     return [redactor.scrub(text) for text in shown]
 

@@ -11,18 +11,19 @@ the rule::
 ``RULES`` are for every store, with the rows of the table of an event's life that need neither
 bodies nor an inbox. ``BODY_RULES`` are for a store with ``keeps_bodies``, so that dead letters can
 be replayed. ``INBOX_RULES`` are for an ``InboxStore``; it also keeps ``BODY_RULES``.
-``ACTIVITY_RULES``, ``REGISTERING_RULES`` and ``RECONCILING_RULES`` are for the three optional
-protocols. Give each rule a bench of its own, without data.
+``ACTIVITY_RULES``, ``REGISTERING_RULES``, ``RECONCILING_RULES`` and ``HANDLED_RULES`` are for the
+four optional protocols. Give each rule a bench of its own, without data.
 """
 
 from __future__ import annotations
 
 from ...clock import ManualClock
-from . import (  # noqa: F401 - each file adds its rules to the groups
+from . import (  # noqa: F401 - importing a file adds its rules to the groups
     activity,
     claims,
     dead_letters,
     fetching,
+    handled,
     inbox,
     inbox_listing,
     keeping,
@@ -31,6 +32,7 @@ from . import (  # noqa: F401 - each file adds its rules to the groups
     outstanding,
     reconciling,
     registering,
+    replay_batches,
     replays,
     reports,
     settling,
@@ -44,6 +46,7 @@ from .bench import (
     with_activity,
     with_applications,
     with_bodies,
+    with_handled,
     with_inbox,
     with_reconciling,
 )
@@ -51,6 +54,7 @@ from .bench import (
 __all__ = [
     "ACTIVITY_RULES",
     "BODY_RULES",
+    "HANDLED_RULES",
     "INBOX_RULES",
     "RECONCILING_RULES",
     "REGISTERING_RULES",
@@ -78,3 +82,6 @@ REGISTERING_RULES: tuple[Rule, ...] = tuple(with_applications.rules)
 
 RECONCILING_RULES: tuple[Rule, ...] = tuple(with_reconciling.rules)
 """The rules for a ``ReconcilingStore``."""
+
+HANDLED_RULES: tuple[Rule, ...] = tuple(with_handled.rules)
+"""The rules for a ``HandledStore``."""

@@ -1,4 +1,4 @@
-"""The bench that a rule runs on, the groups of rules, and helpers for rules."""
+"""The bench, on which a rule tests a store; the groups of rules; and helpers for rules."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from ...clock import Clock, ManualClock
 from ..activity import ActivityStore
 from ..applications import RegisteringStore
+from ..handled import HandledStore
 from ..protocols import DEFAULT_RETENTION, InboxStore, Store
 from ..reconciling import ReconcilingStore
 from ..values import (
@@ -110,6 +111,12 @@ class Bench:
         assert isinstance(self.store, ReconcilingStore), _lacks(self.store, ReconcilingStore)
         return self.store
 
+    @property
+    def handled(self) -> HandledStore:
+        """The store under test, if it keeps the deliveries of handled events."""
+        assert isinstance(self.store, HandledStore), _lacks(self.store, HandledStore)
+        return self.store
+
     def open(self, *, retention: timedelta = DEFAULT_RETENTION) -> Store:
         """Open another store on the bench's data, and return it."""
         store = self._make(clock=self.clock, retention=retention)
@@ -155,7 +162,7 @@ class Group:
         return add
 
     def add(self, name: str, check: Check) -> None:
-        """Add a rule under a name; its stores are closed when it ends."""
+        """Add a rule under a name; the bench closes its stores when the rule ends."""
 
         async def rule(bench: Bench) -> None:
             try:
@@ -173,6 +180,7 @@ with_inbox: Group = Group()
 with_activity: Group = Group()
 with_applications: Group = Group()
 with_reconciling: Group = Group()
+with_handled: Group = Group()
 
 
 @contextmanager
@@ -193,7 +201,7 @@ def only(items: Iterable[T]) -> T:
 
 
 class _About:
-    """A time that equals any time which rounds to the same milliseconds."""
+    """A time that equals any time within 10 ms, because stores round times."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -209,7 +217,7 @@ class _About:
 
 
 def about(seconds: float) -> Any:
-    """Return a time that still equals its value after a store has rounded the value."""
+    """Return an object that equals any time within 10 ms, because stores round times."""
     return _About(seconds)
 
 
@@ -270,7 +278,7 @@ async def bury(
 
 
 async def replay(store: Store, key: DeliveryKey = KEY) -> Claimed:
-    """Claim a dead letter that nobody else replays."""
+    """Claim a dead letter for a replay; AssertionError if the store does not grant the claim."""
     result = await store.replay(key, new_token(), LEASE)
     assert isinstance(result, Claimed), f"the replay was answered {result}"
     return result
@@ -303,7 +311,7 @@ async def fetch(
 
 
 async def fetch_one(inbox: InboxStore) -> Fetched:
-    """Fetch from the inbox when exactly one event is due, and return that event."""
+    """Fetch the only event that is due; AssertionError unless exactly one event is due."""
     return only((await fetch(inbox)).fetched)
 
 
@@ -313,14 +321,14 @@ def ids(batch: Batch) -> list[str]:
 
 
 async def dead_letter_of(store: Store, key: DeliveryKey = KEY) -> DeadLetter:
-    """Return the dead letter of an event, which must be there."""
+    """Return the dead letter of an event; AssertionError if there is none."""
     found = await store.dead_letter(key)
     assert found is not None, f"{key} has no dead letter"
     return found
 
 
 async def entry_of(inbox: InboxStore, key: DeliveryKey = KEY) -> Entry:
-    """Return the entry of an event, which must be in the inbox."""
+    """Return an event's entry in the inbox; AssertionError if there is none."""
     found = await inbox.entry(key)
     assert found is not None, f"{key} is not in the inbox"
     return found

@@ -46,7 +46,7 @@ async def one_of_200_concurrent_claims_of_an_event_is_granted(bench: Bench) -> N
 async def one_of_the_concurrent_claims_of_each_event_is_granted(bench: Bench) -> None:
     store = bench.store
     keys = [key_of(f"evt_{n}") for n in range(40)] * 20
-    random.Random(7).shuffle(keys)  # noqa: S311 - an order is no secret
+    random.Random(7).shuffle(keys)  # noqa: S311 - not used for secrets
     results = await asyncio.gather(*(store.claim(key, new_token(), LEASE) for key in keys))
     winners = Counter(result.key for result in results if isinstance(result, Claimed))
     assert winners == Counter(set(keys))

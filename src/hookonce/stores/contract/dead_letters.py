@@ -229,7 +229,7 @@ async def the_handler_filter_follows_a_running_replay(bench: Bench) -> None:
 async def a_listing_goes_on_after_a_place_although_its_dead_letter_is_gone(
     bench: Bench, seconds: int
 ) -> None:
-    """The cursor of a deleted dead letter stays valid, even if all have the same time of burial."""
+    """A deleted dead letter's cursor stays valid, even if other dead letters have its time."""
     store = bench.store
     names = [f"evt_{number}" for number in range(9)]
     for name in names:

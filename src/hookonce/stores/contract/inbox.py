@@ -1,4 +1,4 @@
-"""Rules for the inbox: enqueueing, its limits, and how a fetched event is settled."""
+"""Rules for the inbox: enqueueing, its limits, and how a worker settles a fetched event."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from ..values import (
     Claimed,
     Dead,
     DeadReason,
+    DeliveryKey,
     Done,
     Full,
     InFlight,
+    KeyLock,
     Ownership,
     Stored,
     StoreStats,
@@ -68,6 +70,19 @@ async def an_enqueue_repeated_with_its_token_is_answered_stored(bench: Bench) ->
     assert await inbox.enqueue(DELIVERY, token) == Stored()
     assert await inbox.enqueue(DELIVERY, token) == Stored()
     assert (await inbox.stats()).depth == 1
+
+
+@with_inbox
+async def events_of_one_key_are_all_fetched_in_turn(bench: Bench) -> None:
+    inbox, fetched = bench.inbox, list[DeliveryKey]()
+    key_lock = KeyLock("default", "handler", "thread 1")
+    for event_id in ("evt_1", "evt_2", "evt_3"):
+        await inbox.enqueue(delivery(event_id), new_token(), key_lock=key_lock)
+    for _ in range(3):
+        for one in (await fetch(inbox)).fetched:
+            fetched.append(one.claim.key)
+            await inbox.complete(one.claim)
+    assert fetched == [delivery(event_id).key for event_id in ("evt_1", "evt_2", "evt_3")]
 
 
 @with_inbox

@@ -326,3 +326,44 @@ async def a_kept_delivery_is_dead_at_the_earliest_of_its_times(bench: Bench) -> 
     assert (await dead_letter_of(store)).buried_unix == about(now + HOUR)
     bench.clock.advance(HOUR)
     assert await claimed_by_another(store) is Dead
+
+
+@with_bodies.each(call=["keep", "keep_in_flight"])
+async def a_renewed_delivery_is_dead_at_the_latest_of_its_times(bench: Bench, call: str) -> None:
+    store, now = bench.store, bench.clock()
+
+    async def keep(claim: Claimed, dead_unix: float) -> None:
+        if call == "keep_in_flight":
+            await store.keep_in_flight(DELIVERY, dead_unix=dead_unix, renew=True)
+        else:
+            await store.keep(claim, DELIVERY, dead_unix=dead_unix, renew=True)
+
+    owned = await claim(store)
+    await keep(owned, now + 2 * HOUR)
+    await keep(owned, now + 3 * HOUR)
+    await keep(owned, now + HOUR)
+    await store.release(owned, NONE, "it failed")
+    assert (await dead_letter_of(store)).buried_unix == about(now + 3 * HOUR)
+    bench.clock.advance(2 * HOUR)
+    owned = await claim(store)
+    await keep(owned, now + 4 * HOUR)
+    await store.release(owned, NONE)
+    bench.clock.advance(HOUR)
+    kept = await dead_letter_of(store)
+    assert (kept.is_kept, kept.buried_unix) == (True, about(now + 4 * HOUR))
+    assert (kept.error, kept.attempts) == ("it failed", 2)
+    bench.clock.advance(HOUR)
+    assert await claimed_by_another(store) is Dead
+
+
+@with_bodies
+async def a_dead_letter_is_not_renewed(bench: Bench) -> None:
+    store, dead_unix = bench.store, bench.clock() + HOUR
+    owned = await claim(store)
+    await store.keep(owned, DELIVERY, dead_unix=dead_unix)
+    await store.release(owned, NONE)
+    bench.clock.advance(HOUR)
+    await store.keep_in_flight(DELIVERY, dead_unix=dead_unix + HOUR, renew=True)
+    dead = await dead_letter_of(store)
+    assert (dead.is_kept, dead.buried_unix) == (False, about(dead_unix))
+    assert await claimed_by_another(store) is Dead

@@ -232,6 +232,42 @@ async def a_watermark_never_falls(bench: Bench) -> None:
 
 
 @every_store
+async def a_later_generation_of_the_newest_event_is_not_stale(bench: Bench) -> None:
+    """An operator may replay the event that set the watermark, with a higher generation."""
+    store = bench.store
+    again, third = SAME._replace(generation=1), SAME._replace(generation=3)
+    await _succeed(store, SAME)
+    assert await _try_event(store, SAME) == Stale(SAME)
+    for drop_ties in (False, True):
+        acquired = await store.acquire_key_lock(
+            KEY_LOCK, ME, LEASE, watermark=again, drop_ties=drop_ties
+        )
+        assert acquired == Acquired()
+    await store.release_key_lock(KEY_LOCK, ME)
+    assert await _try_event(store, SAME) == Stale(SAME)
+    await _succeed(store, again)
+    assert await _try_event(store, SAME) == Stale(again)
+    assert await _try_event(store, again) == Stale(again)
+    await _succeed(store, third)
+    assert await _try_event(store, SAME._replace(generation=2)) == Stale(third)
+    await store.release_key_lock(KEY_LOCK, ME, watermark=again)
+    assert await _try_event(store, third) == Stale(third)
+
+
+@every_store
+async def a_later_generation_of_an_older_event_is_stale(bench: Bench) -> None:
+    store = bench.store
+    await _succeed(store, OLDER)
+    await _succeed(store, SAME)
+    assert await _try_event(store, OLDER._replace(generation=9)) == Stale(SAME)
+    tied = SAME._replace(event_id="evt_a", generation=9)
+    result = await store.acquire_key_lock(KEY_LOCK, ME, LEASE, watermark=tied, drop_ties=True)
+    assert result == Stale(SAME)
+    await store.release_key_lock(KEY_LOCK, ME, watermark=OLDER._replace(generation=9))
+    assert await _try_event(store, OLDER) == Stale(SAME)
+
+
+@every_store
 async def a_success_counts_although_the_key_lock_was_lost(bench: Bench) -> None:
     store = bench.store
     await store.acquire_key_lock(KEY_LOCK, ME, LEASE, watermark=SAME)
@@ -317,7 +353,7 @@ async def a_release_by_another_caller_returns_no_event(bench: Bench) -> None:
 
 @every_store
 async def a_release_of_a_free_key_lock_returns_the_next_event(bench: Bench) -> None:
-    """An event that joined the queue before the holder released the lock is not forgotten."""
+    """The store keeps an event that joined the queue before the holder released the lock."""
     store = bench.store
     await store.acquire_key_lock(KEY_LOCK, ME, LEASE)
     for event in (FIRST, SECOND):

@@ -1,4 +1,4 @@
-"""A rule for each row of ``hookonce.stores.life.LIFE``: the answer, and the state after it.
+"""A rule for each row of ``hookonce.stores.life.LIFE``: checks the answer, and the state after it.
 
 A rule brings an event into a state by the store's own calls, does the step, and reads the state
 from what the store shows to every caller. If the table has no row for a state and a step, the step
@@ -66,7 +66,7 @@ _ANSWERS: dict[type[object], Answer] = {
 
 @dataclass
 class _Event:
-    """The event that a rule tests, and the claim of its owner."""
+    """The event that a rule tests, and the claim on this event."""
 
     bench: Bench
     owner: Claimed = _STRANGER
@@ -77,7 +77,7 @@ class _Event:
         return self.bench.store
 
     async def bring(self, state: State) -> None:
-        """Bring a new event into a state; let the lease end if the state has no attempt."""
+        """Bring a new event into a state; let the lease end if no attempt runs in this state."""
         self.dead_unix = self.bench.clock() + HOUR
         match state:
             case State.FREE | State.CLAIMED:
@@ -189,7 +189,8 @@ async def _the_step_answers_and_leads_as_its_row_says(
     if step is Step.FETCH and state is State.FETCHED:
         assert answer is None  # an attempt runs: a fetch returns no event
     elif step in {Step.EXPIRE, Step.END}:
-        pass  # time alone causes these steps, so no call has an answer
+        # Time alone causes these steps, so there is no call with an answer.
+        pass
     elif step in _OWNERS:
         assert answer is (Ownership.HELD if then else Ownership.LOST)
     else:
@@ -207,7 +208,7 @@ async def _a_stranger_changes_nothing(bench: Bench, state: State, step: Step) ->
 def _group(state: State, step: Step) -> Group:
     if {state, step} & _NEED_INBOX:
         return with_inbox
-    # A store without bodies replays no dead letter, so its dead letters have no owner.
+    # A store without bodies replays no dead letter, so nobody can hold a claim on its dead letters.
     if {state, step} & _NEED_BODIES or (state is State.DEAD and step in _OWNERS):
         return with_bodies
     return every_store

@@ -1,4 +1,4 @@
-"""Rules for ignored types and accepted gaps."""
+"""Rules for accepted gaps, and for the spans of time in which event types were ignored."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def spans_that_are_near_join(bench: Bench) -> None:
 
 @with_reconciling
 async def spans_that_are_apart_stay_apart_until_a_span_joins_them(bench: Bench) -> None:
-    """Between two spans a handler may have been registered; events missed then are gaps."""
+    """A handler may have been registered between two spans: events missed in that time are gaps."""
     reconciling = bench.reconciling
     early, late = Span(NOW, NOW + 9), Span(NOW + 10 + JOIN_SECONDS, NOW + 12 + JOIN_SECONDS)
     await reconciling.note_ignored("default", {TYPE: [late]})

@@ -1,4 +1,4 @@
-"""Rules for replays: a dead letter is claimed, and stays until the attempt succeeds."""
+"""Rules for replays: a caller claims a dead letter, which stays until the attempt succeeds."""
 
 from __future__ import annotations
 

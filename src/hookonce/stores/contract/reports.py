@@ -1,4 +1,4 @@
-"""Rules for the states of many events, and for odd ids and numbers."""
+"""Rules for the states of many events, and for unusual ids and numbers."""
 
 from __future__ import annotations
 

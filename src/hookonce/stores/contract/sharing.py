@@ -139,7 +139,7 @@ async def _cancel(call: Coroutine[Any, Any, object], turns: int) -> None:
 
 @every_store.each(turns=[0, 1, 2, 5])
 async def a_cancelled_claim_was_granted_or_not(bench: Bench, turns: int) -> None:
-    """A claim repeated with its token is attempt 1, whether or not the first was granted."""
+    """A repeated call with the same token gets attempt 1, whether or not the first was granted."""
     token = new_token()
     await _cancel(bench.store.claim(KEY, token, LEASE), turns)
     assert (await claim(bench.store, token=token)).attempt == 1

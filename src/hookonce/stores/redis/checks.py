@@ -48,7 +48,8 @@ async def _inspect(connection: AbstractConnection, safety: Safety) -> list[str |
             " or redis+sentinel:// with the addresses of the sentinels"
         )
     if safety.durability == "fsync":
-        # Nothing was written on this connection, so a working server answers at once.
+        # Test whether the server can wait for fsync. This connection has no writes to wait for, so
+        # a working server answers at once.
         [reply] = await exchange(connection, [(b"WAITAOF", b"1", b"0", b"1000")])
         if isinstance(reply, Exception):
             safety.check(reply)

@@ -1,20 +1,22 @@
-"""Encoding of the script's steps as bytes, and decoding of its replies into values."""
+"""Encodes the calls of the Lua script, which are called steps, and decodes the replies."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from hashlib import sha1
 from importlib.resources import files
-from math import isfinite
+from math import ceil, isfinite
 from typing import Any, NamedTuple
 
 from ...errors import StoreError
 from ..formats import OLD_SECONDS, SEEN_SECONDS, damaged
+from ..handled import HandledEvent, Keeping
 from ..life import MAX_HISTORY, MAX_HISTORY_ERROR_CHARACTERS, error_text
 from ..protocols import WORKER_SECONDS
+from ..replays import ReplayBatch, ReplayPlan
 from ..values import (
     INTERRUPTED,
     Acquired,
@@ -54,7 +56,7 @@ def _joined(*parts: str) -> bytes:
     return b"\n".join((_FOLDER / f"{part}.lua").read_bytes() for part in parts)
 
 
-# Error texts in a history are JSON.
+# `INTERRUPTED` is JSON, like every error text in a history.
 _CONSTANTS = f"""
 local MOST_FAILURES, WORKER_SECONDS = {MAX_HISTORY}, {WORKER_SECONDS!r}
 local SEEN_SECONDS, OLD_SECONDS = {SEEN_SECONDS!r}, {OLD_SECONDS!r}
@@ -65,14 +67,15 @@ _STEPS = (
     "inbox",
     "damaged",
     "claims",
+    "handled",
     "key_locks",
     "reconciling",
     "reports",
     "upgrading",
 )
-# The wrapper `define_steps` is for speed. Each call of the script creates all functions, and for
-# each outer variable of a function Lua searches the list of all outer variables in use. Inside a
-# function that list is short.
+# The wrapper `define_steps` makes each call faster. Each call of the script creates all functions,
+# and for each outer variable of a function Lua searches the list of all outer variables in use.
+# Inside `define_steps` that list is short.
 SCRIPT = b"\n".join(
     [
         _CONSTANTS.encode(),
@@ -106,8 +109,8 @@ class EncodedStep(NamedTuple):
 
 
 def step(name: str, *arguments: str | bytes | float) -> EncodedStep:
-    """Encode a step; numbers are written with all their digits."""
-    # Encoded for the wire here, since redis-py sends bytes unchanged.
+    """Encode a step; write numbers with all their digits."""
+    # Encode the step for the wire here: redis-py sends bytes unchanged.
     request = _head(name, len(arguments))
     for argument in arguments:
         if isinstance(argument, str):
@@ -163,7 +166,8 @@ def decode(stored: bytes) -> str:
     return stored.decode("utf-8", "surrogatepass")
 
 
-def write_names(finished: Iterable[str]) -> bytes:
+@lru_cache(maxsize=256)  # a receiver's handlers are the same for many events
+def write_names(finished: frozenset[str]) -> bytes:
     """Return handlers' names as lines of JSON, so that the script can merge two lists."""
     return b"\n".join(json.dumps(name).encode() for name in sorted(finished))
 
@@ -181,7 +185,7 @@ def read_count(stored: bytes) -> int:
 
 
 def error_arguments(error: str | None) -> tuple[bytes, bytes]:
-    """Return an error's text for a history, and for a dead letter; both are bounded."""
+    """Return the bounded text of an error twice: for the history, and for a dead letter."""
     text = error_text(error or "")
     line = json.dumps(text[:MAX_HISTORY_ERROR_CHARACTERS]).encode() if text else b""
     return line, text.encode()
@@ -202,7 +206,7 @@ def write_delivery(delivery: Delivery) -> tuple[str | bytes | float, ...]:
 
 
 def _write_type(event_type: str | None) -> str:
-    """Return an event type as it is stored; an empty text stands for None."""
+    """Return an event type in the form that the store keeps; an empty text means None."""
     return "" if event_type is None else f"={event_type}"
 
 
@@ -295,13 +299,15 @@ def _read_claimed(
     return Claimed(key, token, read_count(attempt), names, lease, outstanding_names)
 
 
-def write_watermark(watermark: Watermark | None) -> tuple[str, str]:
-    """Return a watermark as two arguments of a step; the time is text that sorts like a number."""
-    return (
-        ("", "")
-        if watermark is None
-        else (f"{watermark.created_unix_us + _TIME_ZERO:020d}", watermark.event_id)
-    )
+def write_watermark(watermark: Watermark | None) -> tuple[str, str, str]:
+    """Return a watermark as three arguments of a step; the time is text that sorts like a number.
+
+    All three arguments are empty if there is no watermark.
+    """
+    if watermark is None:
+        return "", "", ""
+    created_unix_us, event_id, generation = watermark
+    return f"{created_unix_us + _TIME_ZERO:020d}", event_id, str(generation)
 
 
 def read_acquired(reply: Any, clock_offset: float) -> AcquireResult:
@@ -310,7 +316,8 @@ def read_acquired(reply: Any, clock_offset: float) -> AcquireResult:
         return Acquired()
     if reply[0] == b"B":
         return Busy(float(reply[1]) + clock_offset)
-    return Stale(Watermark(int(reply[1]) - _TIME_ZERO, decode(reply[2])))
+    _, created, event_id, generation = reply
+    return Stale(Watermark(int(created) - _TIME_ZERO, decode(event_id), int(generation)))
 
 
 ENQUEUE_RESULTS: dict[bytes, EnqueueResult] = {
@@ -343,6 +350,36 @@ def read_dead_letter(reply: Any) -> DeadLetter:
         outstanding=_read_names(outstanding),
         is_kept=is_kept == b"1",
         record=record,
+    )
+
+
+def write_keeping(keeping: Keeping, size: int, shards: int) -> tuple[float, int | str]:
+    """Return one shard's share of the limits of ``Keeping``, as two arguments of a step."""
+    seconds, most = keeping
+    if most is None:
+        return seconds, ""
+    return seconds, max(ceil(most / shards), min(most, size))
+
+
+def read_handled_event(reply: Any) -> HandledEvent:
+    finished, expires = reply[5:7]
+    return HandledEvent(
+        delivery=_read_delivery(*reply[:5]),
+        finished=_read_names(finished),
+        handled_unix=float(reply[9]),
+        expires_unix=float(expires),
+    )
+
+
+def read_replay_batch(endpoint: str, handler: str, reply: Any) -> ReplayBatch:
+    generation, started_at, finished_at, plan = reply
+    return ReplayBatch(
+        endpoint,
+        handler,
+        int(generation),
+        ReplayPlan.load(plan),
+        float(started_at),
+        float(finished_at) if finished_at else None,
     )
 
 

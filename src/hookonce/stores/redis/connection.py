@@ -30,7 +30,7 @@ _SENTINEL_SECONDS = 0.3
 
 
 class Servers(Protocol):
-    """The connection pools of the servers, found by key; for one event loop."""
+    """Finds the connection pool of the server that holds a key, for one event loop."""
 
     async def pool(self, key: bytes) -> ConnectionPool:
         """Return the connection pool of the server that holds a key."""
@@ -50,7 +50,7 @@ class Servers(Protocol):
 def bounded(given: ConnectionSettings) -> dict[str, Any]:
     """Return settings without retries, and with time-outs that the caller controls."""
     settings = dict(given)
-    # A client's pool has these arguments; our connections do not accept them.
+    # Remove the arguments of a client's pool that our connections do not accept.
     for name in ("connection_pool", "maint_notifications_config", "max_connections", "timeout"):
         settings.pop(name, None)
     settings.pop("retry_on_timeout", None)
@@ -74,7 +74,7 @@ def without_frames(error: Exception) -> Exception:
 
 
 class OneServer:
-    """One server."""
+    """A single server, which holds every key."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -118,8 +118,8 @@ class SentinelServer(OneServer):
             "socket_timeout": _SENTINEL_SECONDS,
             "socket_connect_timeout": _SENTINEL_SECONDS,
         }
-        self._sentinel = Sentinel(list(sentinels), sentinel_kwargs=watch)  # type: ignore[no-untyped-call]  # redis-py
-        super().__init__(SentinelConnectionPool(service, self._sentinel, **own))  # type: ignore[no-untyped-call]  # redis-py
+        self._sentinel = Sentinel(list(sentinels), sentinel_kwargs=watch)  # type: ignore[no-untyped-call]  # redis-py has no annotation
+        super().__init__(SentinelConnectionPool(service, self._sentinel, **own))  # type: ignore[no-untyped-call]  # redis-py has no annotation
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -205,12 +205,12 @@ class ClusterServers:
 
 @contextlib.asynccontextmanager
 async def connected(pool: ConnectionPool) -> AsyncIterator[AbstractConnection]:
-    """Lend a connection from a pool; close it if the body fails or is cancelled.
+    """Lend a connection from a pool; close it if the block fails or is cancelled.
 
     An open connection could give late replies to its next user. A new connection also looks up the
     server's name again: after a failover the name may belong to another server.
     """
-    connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py
+    connection: AbstractConnection = await pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py has no annotation
     is_whole = False
     try:
         yield connection

@@ -29,7 +29,7 @@ _EXPLANATIONS = {
 
 
 def is_passing(error: Exception) -> bool:
-    """Return whether an error may pass soon, so that the same call succeeds."""
+    """Return whether the same call may succeed soon after this error."""
     if isinstance(error, AuthenticationError):
         return False
     if isinstance(error, ResponseError):
@@ -54,11 +54,11 @@ _CLASSES = {
 
 
 def explained(error: BaseException) -> str:
-    """Return what went wrong and what to do, without quoting what was sent: it may be secret."""
+    """Return the cause and the remedy without quoting the request, because it may be secret."""
     if isinstance(error, TimeoutError) and not str(error):
         return "it did not answer in time; is it overloaded, or the network down?"
     code = _code(error) if isinstance(error, Exception) else ""
-    if "unauthenticated" in str(error):  # servers refuse long commands before login
+    if "unauthenticated" in str(error):  # the reply to a long command before login
         code = "WRONGPASS"
     if code in _EXPLANATIONS:
         return _EXPLANATIONS[code]

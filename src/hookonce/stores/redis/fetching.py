@@ -20,7 +20,7 @@ _log = get_logger("hookonce.store")
 
 # A fetch leaves out a shard that has not answered within this time.
 _LOOK_SECONDS = 1.0
-# The shorter time limit of shards that did not answer the last fetch.
+# The shorter time limit for a shard that did not answer the last fetch.
 _SILENT_LOOK_SECONDS = 0.05
 # Call numbers start from the time, so that a new process which takes over the name of an earlier
 # worker has higher numbers. A store that is opened again in this process continues the count.
@@ -29,7 +29,7 @@ _numbers = count(time.time_ns() // 1000)
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A shard's reply to ``peek``: when its next event is due.
+    """A shard's reply to ``peek``: the time until the shard's next event is due.
 
     Attributes:
         token: the token to use for a fetch from this shard.
@@ -123,15 +123,15 @@ class Fetching:
             fetched += [read_fetched(row, look.token, lease) for row in rows]
             due.append(float(next_due) if next_due else None)
         if failures and not fetched:
-            # A shard may have fetched events although its answer was lost: the worker repeats the
-            # call with the same token, and gets them.
+            # A shard may have fetched events although its answer was lost. After this error, the
+            # worker repeats the call with the same token, and gets these events.
             raise next(iter(failures.values()))
         if failures:
             self._note(failures)
         return Batch(tuple(fetched), min((wait for wait in due if wait is not None), default=None))
 
     async def _look(self, endpoint: str, worker: str, token: Token) -> list[_Look]:
-        """Ask all shards when their next event is due; return their answers, the earliest first.
+        """Ask all shards when their next event is due; return the answers, earliest due time first.
 
         Raises: StoreError: no shard answers.
         """

@@ -1,4 +1,4 @@
-"""Listings, counts and activity of the servers, for operators, probes and other processes."""
+"""Listings, counts and reports of workers, for operators, health checks and other processes."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ class RedisReports(ABC):
     def _session(self) -> Session:
         """The session of the running event loop."""
 
+    @abstractmethod
+    async def _prune_handled(self) -> int:
+        """Delete deliveries of handled events that have expired, and return how many."""
+
     async def warnings(self) -> tuple[str, ...]:
         return await self._session.warnings()
 
@@ -56,10 +60,7 @@ class RedisReports(ABC):
         behind = codec.write_cursor(after)
         asked = (wanted.get("endpoint") or "", *codec.write_wanted(wanted, wanted.get("reason")))
         lists = await asyncio.gather(
-            *(
-                _listed(shard, "dead_letters", asked, behind, limit)
-                for shard in self._session.shards
-            )
+            *(listed(shard, "dead_letters", asked, behind, limit) for shard in self._session.shards)
         )
         found = sorted(chain(*lists), key=Cursor.of)[:limit]
         return [replace(codec.read_dead_letter(row), place=str(Cursor.of(row))) for row in found]
@@ -80,7 +81,7 @@ class RedisReports(ABC):
             else:
                 endpoints = [codec.encode(endpoint)]
             for name in endpoints:
-                rows += await _listed(shard, "entries", (codec.decode(name), *asked), behind, limit)
+                rows += await listed(shard, "entries", (codec.decode(name), *asked), behind, limit)
         offset = self._session.shards[0].clock_offset
         found = sorted(rows, key=Cursor.of)[:limit]
         return [replace(codec.read_entry(row, offset), place=str(Cursor.of(row))) for row in found]
@@ -107,9 +108,10 @@ class RedisReports(ABC):
     async def prune(self) -> int:
         """Remove expired records, and return how many.
 
-        The server expires records by itself, so this returns 0 unless the store has its own clock.
+        The server expires records by itself. So unless the store has its own clock, this counts
+        only their entries in lists.
         """
-        removed = 0
+        removed = await self._prune_handled()
         for shard in self._session.shards:
             cursor = b"0"
             while True:
@@ -161,10 +163,10 @@ class RedisReports(ABC):
         return found
 
 
-async def _listed(
+async def listed(
     shard: Shard, name: str, wanted: Sequence[str | float], behind: tuple[str, str], limit: int
 ) -> list[Any]:
-    """Return up to ``limit`` rows of a shard's list after a position, in several calls."""
+    """Return up to ``limit`` rows of a shard's list after a position; several calls read them."""
     rows: list[Any] = []
     score, member = map(codec.encode, behind)
     while score != b"-" and len(rows) < limit:

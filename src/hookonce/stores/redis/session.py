@@ -14,7 +14,7 @@ from ...errors import StoreError
 from ..formats import FormatError, Upgrade, in_use, outdated, set_aside
 from .checks import inspect
 from .codec import EncodedStep, encode, step
-from .connection import connected, exchange, without_frames
+from .connection import Servers, connected, exchange, without_frames
 from .faults import explained, is_passing
 from .fetching import Fetching
 from .settings import RedisSettings
@@ -23,16 +23,17 @@ from .wake import Listener
 
 _PAUSE_SECONDS = 0.1
 
-# The number of forks. A forked process must not use the connections of its parent.
+# Count the forks, because a forked process must not use the connections of its parent.
 _forks = 0
 
 
 def _count_fork() -> None:
-    global _forks  # noqa: PLW0603 - a fact about the process, not about a store
+    global _forks  # noqa: PLW0603 - the count belongs to the process, not to a store
     _forks += 1
 
 
-os.register_at_fork(after_in_child=_count_fork)
+if hasattr(os, "register_at_fork"):  # Windows cannot fork
+    os.register_at_fork(after_in_child=_count_fork)
 
 
 class Session:
@@ -45,7 +46,7 @@ class Session:
     def __init__(self, settings: RedisSettings, flushed: Callable[[int, float], None]) -> None:
         self._loop, self._forks = asyncio.get_running_loop(), _forks
         self._safety = settings.safety
-        self.servers = settings.place.connect()
+        self.servers: Servers = settings.place.connect()
         self._formats = settings.formats
         self.shards: list[Shard] = [
             Shard(base, self.servers, flushed, settings, self._agree if number else None)
@@ -73,7 +74,7 @@ class Session:
         return await asyncio.gather(*(shard.run(asked) for shard in self.shards))
 
     async def _agree(self) -> None:
-        """Let the first shard compare the number of shards, before another shard is used.
+        """Let the first shard check this process's number of shards before any other shard is used.
 
         A process with another number would look for an event in another shard. Every process has
         the same first shard.
@@ -115,7 +116,7 @@ class Session:
 
     @property
     def _format(self) -> int:
-        """The oldest format of a shard, as far as this session knows it."""
+        """The oldest format among the shards, as far as this session knows."""
         return min(shard.format for shard in self.shards)
 
     async def _inspected(self) -> tuple[str, ...]:
@@ -154,7 +155,7 @@ class Session:
 
     async def aclose(self) -> None:
         """Finish the calls in flight and close the connections."""
-        # Close the first shard last, because the other shards may still ask it.
+        # Close the first shard last, because the other shards may still send `agree` to it.
         for shard in reversed(self.shards):
             await shard.aclose()
         await self.listener.aclose()

@@ -9,8 +9,7 @@ from datetime import timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from ...clock import Clock, system_clock
-from ..protocols import check_retention
+from ...clock import Clock, span_seconds, system_clock
 from .safety import Durability, Safety
 from .url import Place, place_of, place_of_client
 
@@ -95,7 +94,7 @@ def settings_of(
         bases=tuple(f"{{{prefix}:{shard}}}".encode() for shard in range(shards)),
         channel=f"{prefix}:wake".encode(),
         safety=Safety(durability, replicas),
-        retention=check_retention(retention),
+        retention=span_seconds("retention", retention, positive=True),
         clock=None if clock is system_clock else clock,
         formats=formats,
     )

@@ -1,4 +1,4 @@
-"""One shard: the steps of one iteration of the event loop are sent as one script call.
+"""Calls one shard: each iteration of the event loop sends its steps in one call of the Lua script.
 
 One batch is in flight at a time; steps that are queued meanwhile form the next batch. A cancelled
 caller does not cancel its batch. A batch may run twice if a reply is lost: every step recognises
@@ -32,13 +32,14 @@ CALL_SECONDS = 3.0
 # Limits of one script call, which blocks the server while it runs.
 _MOST_STEPS = 256
 _MOST_BYTES = 1024 * 1024
-# If no reply has begun to arrive within this time, the call is repeated on a new connection.
+# Repeat a call on a new connection if no reply has begun to arrive within this time.
 _TRY_SECONDS = 1.0
-# With appendfsync everysec a server may answer up to a second after the write.
+# A call that waits for durability has more time: with appendfsync everysec, a server may answer up
+# to a second after the write.
 _DURABLE_TRY_SECONDS = 2.5
 _PART_TO_WAIT = 0.8
-# The server answers this PING before the script. Its reply shows that the script's reply will come,
-# even if that reply is long and slow.
+# The server answers this PING before the script. The reply to the PING shows that the script's
+# reply will come, even if the script's reply is long and slow.
 _PRELUDE = b"*1\r\n$4\r\nPING\r\n"
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.25
@@ -127,7 +128,8 @@ class Shard:
         while batch := self._next_batch():
             started = self._loop.time()
             try:
-                # The whole batch gets the deadline of its first step, which is the earliest.
+                # The batch gets the deadline of its first step, because that deadline is the
+                # earliest.
                 now, *values = await self._send([job.step for job in batch], batch[0].deadline)
             except StoreError as error:
                 for job in batch:
@@ -140,7 +142,8 @@ class Shard:
                 self._waiting.clear()
                 raise
             else:
-                # Scheduled as a callback, so that a failing listener does no harm here.
+                # Notify the listeners in a callback, so that an error of a listener stays out of
+                # this method.
                 self._loop.call_soon(self._flushed, len(batch), self._loop.time() - started)
                 self.now = float(now)
                 for job, value in zip(batch, values, strict=True):
@@ -234,7 +237,7 @@ class Shard:
         return answer, waited
 
     def _known(self, found: bytes, shards: bytes) -> int:
-        """Return the format of the shard; FormatError if this process must not use it."""
+        """Return the format of the shard; raise FormatError if this process must not use it."""
         own = len(self._settings.bases)
         if shards != b"%d" % own:
             raise FormatError(
@@ -262,10 +265,10 @@ class Shard:
         self._arguments, self._words = b"".join(map(bulk, arguments)), len(arguments)
 
     async def _connected(self) -> AbstractConnection:
-        """Return the shard's connection, which is kept from one batch to the next."""
+        """Return the shard's connection; the next batch uses the same connection."""
         if self._pool is None:
             pool = await self._servers.pool(self._base)
-            self._connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py
+            self._connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py has no annotation
             self._pool = pool
         return self._connection
 
@@ -289,7 +292,8 @@ def _refused(answer: Sequence[bytes]) -> StoreError:
 
 def _fail(job: _Job, error: StoreError) -> None:
     if not job.future.done():
-        # A shared exception would collect the traceback of every caller.
+        # Make an exception for each caller: a shared one would collect the tracebacks of all
+        # callers.
         failure = type(error)(*error.args)
         failure.__cause__ = error.__cause__
         job.future.set_exception(failure)

@@ -34,6 +34,7 @@ from ..values import (
 )
 from . import codec
 from .codec import step
+from .handled import RedisHandled
 from .reconciling import RedisReconciling
 from .reports import RedisReports
 from .safety import Durability
@@ -46,13 +47,14 @@ if TYPE_CHECKING:
 
 _log = get_logger("hookonce.store")
 
-# A larger fetch would block other clients of the server. A worker with more room fetches again.
+# A larger fetch would block other clients of the server. A worker that can take more events fetches
+# again.
 _MOST_FETCHED = 256
 
 _NONE: frozenset[str] = frozenset()
 
 
-class RedisStore(RedisReports, RedisReconciling):
+class RedisStore(RedisHandled, RedisReports, RedisReconciling):
     """Remembers events on a Redis or Valkey server, which many machines may share.
 
     While a shard cannot be reached, calls about its events fail with StoreError, and workers fetch
@@ -68,7 +70,7 @@ class RedisStore(RedisReports, RedisReconciling):
         durability: "memory" if the server's answer is enough; "fsync" to wait, once for each batch,
             until the server has written its append-only file to disk.
         replicas: how many replicas must have a write before the store reports success.
-        retention: how long a done event is remembered; at least 26 hours.
+        retention: how long a done event is remembered; a receiver needs its sender's span at least.
         clock: returns Unix time in seconds. A clock other than the system's replaces the server's.
 
     Attributes:
@@ -197,15 +199,23 @@ class RedisStore(RedisReports, RedisReconciling):
         )
 
     async def keep(
-        self, claim: Claimed, delivery: Delivery, *, dead_unix: float | None = None
+        self,
+        claim: Claimed,
+        delivery: Delivery,
+        *,
+        dead_unix: float | None = None,
+        renew: bool = False,
     ) -> Ownership:
         given = codec.write_delivery(delivery)
-        return await self._own(claim, "keep", *given, "" if dead_unix is None else dead_unix)
+        at = "" if dead_unix is None else dead_unix
+        return await self._own(claim, "keep", *given, at, "1" if renew else "0")
 
-    async def keep_in_flight(self, delivery: Delivery, *, dead_unix: float | None = None) -> None:
+    async def keep_in_flight(
+        self, delivery: Delivery, *, dead_unix: float | None = None, renew: bool = False
+    ) -> None:
         given = codec.write_delivery(delivery)
         at = "" if dead_unix is None else dead_unix
-        await self._session.ask(delivery.key, "keep_in_flight", *given, at)
+        await self._session.ask(delivery.key, "keep_in_flight", *given, at, "1" if renew else "0")
 
     async def bury(
         self,
@@ -279,6 +289,7 @@ class RedisStore(RedisReports, RedisReconciling):
         *,
         max_depth: int | None = None,
         max_bytes: int | None = None,
+        key_lock: KeyLock | None = None,  # noqa: ARG002 - optional: it only saves workers useless fetches
     ) -> EnqueueResult:
         """Store a delivery; see ``InboxStore.enqueue``.
 

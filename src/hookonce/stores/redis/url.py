@@ -39,7 +39,7 @@ _CLASSES = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSock
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How to reach the servers.
+    """The way to connect to the servers, from a URL or a client.
 
     Attributes:
         connect: creates the connections to the servers for one event loop.
@@ -55,11 +55,11 @@ class Place:
 
 
 class _UnusableError(ValueError):
-    """A fault of a URL, with a message of our own: a library's message may quote a password."""
+    """A fault of a URL; its message is safe, while a library's message may quote a password."""
 
 
 def place_of(url: str) -> Place:
-    """Return how to reach the servers of a URL.
+    """Return the way to connect to the servers of a URL.
 
     Raises:
         ValueError: the URL cannot be used; the message never shows a password.
@@ -111,7 +111,7 @@ def _place(url: str) -> Place:
 
 
 def place_of_client(client: Redis | RedisCluster) -> Place:
-    """Return how to reach a client's servers, for connections with the same settings."""
+    """Return the way to connect to a client's servers, with the settings of the client."""
     if isinstance(client, RedisCluster):
         nodes = client.nodes_manager.startup_nodes.values()
         connection_class = client.connection_kwargs.get("connection_class", Connection)
@@ -167,7 +167,7 @@ def _one(
 
 
 def _check(connection_class: type[AbstractConnection], settings: dict[str, Any]) -> None:
-    """Refuse options that redis-py does not accept; create a connection, but do not open it."""
+    """Refuse options that redis-py does not accept, by creating a connection without opening it."""
     known = [*_OWN, *_parameters(connection_class)]
     for name in sorted(settings):
         if name not in known:

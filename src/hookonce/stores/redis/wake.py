@@ -51,11 +51,11 @@ class Listener:
         self._signals[endpoint].set()
 
     def looks(self, endpoint: str) -> None:
-        """Clear an endpoint's signal before a fetch, so that a later signal is noticed."""
+        """Clear an endpoint's signal before a fetch, so that ``wait`` notices a later signal."""
         self._signals[endpoint].clear()
 
     async def wait(self, endpoint: str, seconds: float) -> None:
-        """Wait until a signal has come since the last fetch, at most ``seconds``."""
+        """Wait up to ``seconds`` for a signal; a signal since the last fetch ends the wait."""
         if self._task is None or self._task.done():
             loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._work(), name="hookonce-redis-listener")
@@ -87,7 +87,7 @@ class Listener:
 
     async def _listen(self, pool: ConnectionPool) -> None:
         """Receive messages until the connection is silent or broken."""
-        connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py
+        connection = await pool.get_connection()  # type: ignore[no-untyped-call]  # redis-py has no annotation
         try:
             await connection.send_command("SUBSCRIBE", self._channel)
             is_asked = False
@@ -114,7 +114,7 @@ class Listener:
             await pool.release(connection)
 
     async def _catch_up(self) -> None:
-        """Look for events whose messages came before the subscription."""
+        """Signal endpoints with due events: their messages may be older than the subscription."""
         for endpoint, signal in list(self._signals.items()):
             if await self._is_due(endpoint):
                 signal.set()

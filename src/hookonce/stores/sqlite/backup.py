@@ -31,11 +31,12 @@ _PAUSE_SECONDS = 0.01
 
 
 class _BackupLock:
-    """Allows one backup at a time in a process, and none during a fork."""
+    """Allows one backup at a time in a process, and no backup during a fork."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        # Without this event, a thread that retries could take the lock before a waiting fork.
+        # Without this threading event, a thread that retries could take the lock before a waiting
+        # fork.
         self.may_begin = threading.Event()
         self.may_begin.set()
         self._statement_lock = threading.Lock()
@@ -43,7 +44,7 @@ class _BackupLock:
 
     @contextmanager
     def statement(self, connection: apsw.Connection) -> Iterator[None]:
-        """Let ``stop`` interrupt the connection, but only while the block runs."""
+        """Allow ``stop`` to interrupt the connection while the block runs."""
         with self._statement_lock:
             self._busy = connection
         try:
@@ -53,7 +54,7 @@ class _BackupLock:
                 self._busy = None
 
     def stop(self) -> None:
-        """Interrupt a running backup, and let none begin until ``resume``."""
+        """Interrupt a running backup, and let no backup begin before ``resume``."""
         self.may_begin.clear()
         while not self.lock.acquire(timeout=_PAUSE_SECONDS):
             with self._statement_lock:
@@ -70,7 +71,7 @@ _backup_lock = _BackupLock()
 
 
 def before_fork() -> None:
-    """Interrupt a running backup; it starts again after the fork."""
+    """Interrupt a running backup; the backup starts again after the fork."""
     _backup_lock.stop()
 
 
@@ -81,15 +82,15 @@ def after_fork_in_parent() -> None:
 
 def after_fork_in_child() -> None:
     """Replace the lock: the thread of a running backup does not exist in the child."""
-    global _backup_lock  # noqa: PLW0603 - after a fork from C its locks may be held for good
+    global _backup_lock  # noqa: PLW0603 - after a fork by C code, the old lock may stay locked for ever
     _backup_lock = _BackupLock()
 
 
 def restore_backup(backup: Path, target: Path, *, overwrite: bool) -> tuple[int, Path | None]:
-    """Copy a backup to the path of a store; return its size, and where the old store is now.
+    """Copy a backup to the path of a store; return the copy's size and the old store's new path.
 
-    The new file has mode 0600. If root restores it, it belongs to the owner of the old file, or of
-    the folder. So the service can use it, whoever made the backup.
+    The new file has mode 0600. If root restores the backup, the new file belongs to the owner of
+    the old file or of the folder, so that the service can use the file.
 
     Args:
         overwrite: whether an existing store is moved aside. Running processes notice that.
@@ -149,6 +150,11 @@ def _written(
     overwrite: bool,
     owner: os.stat_result | None,
 ) -> int:
+    if not hasattr(os, "geteuid"):
+        raise StoreError(
+            "this system cannot back up a store while it is in use: end all processes that use the"
+            " store, and copy its file"
+        )
     # Resolve the folder once: a link may change during the backup, and SQLite follows no links.
     target = Path(os.path.realpath(target.parent)) / target.name
     for _ in range(_MOST_TRIES):
@@ -202,7 +208,7 @@ def _check_target(source: Path, target: Path, *, overwrite: bool) -> None:
         raise StoreError(f"{str(target)!r} is a file of the store itself; choose another path")
     if target.is_dir():
         raise StoreError(f"{str(target)!r} is a folder; name a file in it")
-    # Otherwise root could replace a device file by a copy.
+    # Without this check, root could replace a device file by a copy.
     if target.exists() and not target.is_file():
         raise StoreError(f"{str(target)!r} is not a regular file; choose another path")
     if not overwrite and os.path.lexists(target):

@@ -29,7 +29,7 @@ _STEP_ERRORS = (apsw.ConstraintError, apsw.MismatchError, apsw.RangeError, apsw.
 
 @dataclass(eq=False, slots=True)
 class Job(Generic[T]):
-    """A call that waits to be done in a transaction.
+    """A call that waits for its transaction.
 
     A job is done twice if the error of another job rolls the batch back, so it must have no effect
     outside the database. It may raise StoreError, but what it has written before is committed.
@@ -60,7 +60,7 @@ class Job(Generic[T]):
         raise NotImplementedError
 
     @classmethod
-    def do_all(cls, connection: apsw.Connection, jobs: Sequence[Self]) -> Iterable[Self]:  # noqa: ARG003 - for subclasses
+    def do_all(cls, connection: apsw.Connection, jobs: Sequence[Self]) -> Iterable[Self]:  # noqa: ARG003 - subclasses use the connection
         """Do jobs about different events together; return the jobs that must be done alone."""
         return jobs
 
@@ -77,13 +77,14 @@ class StepJob(Job[T]):
 
 
 def commit(file: OpenFile, batch: Sequence[Job[Any]]) -> None:
-    """Do all jobs in one transaction, or each in its own if the values of one job are at fault."""
+    """Do all jobs in one transaction; if the values of one job cause an error, do each alone."""
     try:
         _transact(file, batch)
     except Exception as error:
         if _fails_for_all(error):
             raise
-        # The values of one job are at fault: do each job on its own, so that the others succeed.
+        # The values of one job caused the error: do each job separately, so that the others
+        # succeed.
         for job in batch:
             job.error = None
             try:

@@ -18,7 +18,7 @@ from .batch import Job
 from .claims import ClaimsTable
 from .records import digest_of, execute_rows
 
-# The row FREE.claim of `life.LIFE`, for new events.
+# Claims new events (FREE.claim in the table `life.LIFE`).
 _CLAIM_NEW = """
 INSERT INTO attempts (key, endpoint, token, until, lease, attempt, finished, history, expires)
 SELECT column1, column2, column3, ?1 + column4, column4, 1, '', '', ?2
@@ -29,7 +29,7 @@ WHERE column1 IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM entries WHERE key = column1)
 ON CONFLICT (key) DO NOTHING
 """
-# Finds the claims that were just inserted. An older claim with the same token is not new.
+# Finds the claims that were just inserted, but no older claim with the same token.
 _CLAIMED_NOW = """
 SELECT key FROM (VALUES {rows}) CROSS JOIN attempts ON key = column1
 WHERE token = column2 AND lease = column3 AND until = ?1 + lease AND attempt = 1
@@ -57,7 +57,7 @@ class ClaimJob(Job[ClaimResult]):
     def do(self, connection: apsw.Connection) -> None:
         """Claim one event, new or known."""
         asked = (self.key, self.token, self.lease)
-        self.outcome = self.claims.step(
+        self.outcome: ClaimResult = self.claims.step(
             connection, self.key, lambda record, moment: life.claim(record, moment, *asked)
         )
 
@@ -99,7 +99,7 @@ class CompleteJob(Job[None]):
         cls, connection: apsw.Connection, jobs: Sequence[CompleteJob]
     ) -> Sequence[CompleteJob]:
         """Record that all these events are handled."""
-        jobs[0].claims.finish(connection, [(digest_of(job.key),) for job in jobs])
+        jobs[0].claims.finish(connection, [(digest_of(job.key), None) for job in jobs])
         for job in jobs:
             job.outcome = None
         return ()

@@ -45,10 +45,12 @@ INSERT OR REPLACE INTO attempts
     (key, endpoint, token, until, lease, attempt, finished, outstanding, history, expires)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-# The rows FREE.complete, CLAIMED.complete and so on of `life.LIFE`, for every state. REPLACE would
-# be slower: SQLite would first copy each page, to be able to undo a conflict.
+# Records that an event is done, from every state (FREE.complete, CLAIMED.complete and so on in the
+# table `life.LIFE`). REPLACE would be slower: SQLite would first copy each page, to be able to undo
+# a conflict.
 _FINISH = """
-INSERT OR IGNORE INTO done SELECT column1, ?1 FROM (VALUES {rows}) WHERE column1 IS NOT NULL
+INSERT OR IGNORE INTO done
+SELECT column1, ?1, column2 FROM (VALUES {rows}) WHERE column1 IS NOT NULL
 """
 _FINISH_AGAIN = "UPDATE done SET expires = ?1 WHERE key IN ({rows})"
 _FORGET_ATTEMPTS = "DELETE FROM attempts WHERE key IN ({rows})"
@@ -81,7 +83,7 @@ _UNREADABLE = f"""
 SELECT {COLUMNS} FROM (SELECT ?1 AS key) LEFT JOIN attempts AS a USING (key)
 LEFT JOIN dead AS l USING (key)
 """
-# A dead letter keeps its delivery, and its place in listings.
+# If the event is a dead letter already, it keeps its delivery and its place in listings.
 _SET_ASIDE = """
 INSERT INTO dead (endpoint, event_id, event_type, received_at, body, reason, error, buried_at, kept,
                   attempts, finished, outstanding, history, key, record)
@@ -96,7 +98,7 @@ _CHANGE_DEAD_LETTER = """
 UPDATE dead SET reason = ?, error = ?, buried_at = ?, kept = ?,
                 attempts = ?, finished = ?, outstanding = ?, history = ? WHERE key = ?
 """
-# A lease with more time left than its length was granted before uptime was reset.
+# If a lease has more time left than its length, the clock has restarted: the lease is over.
 LIVE = "until > :now AND until <= :now + lease"
 
 
@@ -114,16 +116,16 @@ class ClaimsTable:
         self.uptime: Clock = uptime if clock is system_clock else clock
 
     def moment(self) -> Moment:
-        """Return the current time, as the steps of ``life`` take it."""
+        """Return the current time as the ``Moment`` that the steps of ``life`` take."""
         return Moment(self.uptime(), self.clock(), self.expires())
 
     def expires(self) -> int:
-        """Return the Unix time until which an event that is done now is remembered."""
-        # Rounded up, so that no event is forgotten early.
+        """Return the Unix time until which the store remembers an event that is done now."""
+        # Round up, so that the store forgets no event early.
         return ceil(self.clock() + self._retention_seconds)
 
     def remembered_since(self) -> float:
-        """Return the Unix time since which done events are still remembered."""
+        """Return the earliest time, as Unix time, from which done events are still remembered."""
         return self.clock() - self._retention_seconds
 
     def step(
@@ -164,7 +166,7 @@ class ClaimsTable:
         return load_record(row[4:], queued, row[3])
 
     def set_aside(self, connection: apsw.Connection, key: DeliveryKey, digest: bytes) -> None:
-        """Make an event whose rows cannot be read a dead letter, with the text of the rows."""
+        """Turn an event with unreadable rows into a dead letter that keeps the text of the rows."""
         rows = connection.execute(_UNREADABLE, (digest,)).fetchall()
         raw = json.dumps(rows, default=repr).encode()
         endpoint, _, event_id = key.partition(":")
@@ -179,7 +181,7 @@ class ClaimsTable:
     def complement(
         self, connection: apsw.Connection, digest: bytes, known: Record, delivery: Delivery
     ) -> None:
-        """Add a delivery to a record that was set aside without one, so that it can be replayed."""
+        """Add the missing delivery to a record that was set aside: a replay needs the body."""
         if known.dead_letter is not None and known.dead_letter.reason is DeadReason.DAMAGED:
             connection.execute(_COMPLEMENT, (*delivery[2:], digest))
 
@@ -193,9 +195,9 @@ class ClaimsTable:
         delivery: Delivery | None = None,
     ) -> None:
         """Write the changes of a step to a record; ``delivery`` is as in ``step``."""
-        # Not `!=`, because the table may still have an expired row.
+        # Do not use `!=`: `known` may have the past `done_until` of an expired row.
         if record.done_until > known.done_until:
-            self.finish(connection, [(digest,)])
+            self.finish(connection, [(digest, None)])
             return
         names = (
             dump_names(record.finished),
@@ -237,11 +239,23 @@ class ClaimsTable:
             for forget in _LEAVE_INBOX:
                 execute_rows(connection, forget, (), digests)
 
-    def finish(self, connection: apsw.Connection, digests: Sequence[tuple[bytes]]) -> None:
-        """Record that events are handled; this is ``life.complete`` for every state."""
+    def finish(
+        self, connection: apsw.Connection, events: Sequence[tuple[bytes, int | None]]
+    ) -> int:
+        """Record that events are handled, as ``life.complete`` does in every state.
+
+        Args:
+            events: the digest of each event, and the id of its delivery in ``handled``. An event
+                that was done before keeps its own.
+
+        Returns:
+            The number of events that were not done before.
+        """
         expires = self.expires()
-        execute_rows(connection, _FINISH, (expires,), digests)
-        if connection.changes() < len(digests):
+        execute_rows(connection, _FINISH, (expires,), events)
+        added = connection.changes()
+        digests = [(digest,) for digest, _ in events]
+        if added < len(events):
             execute_rows(connection, _FINISH_AGAIN, (expires,), digests)
         execute_rows(connection, _FORGET_ATTEMPTS, (), digests)
         # Often the store has no dead letters and no inbox events. Then this one query replaces a
@@ -249,3 +263,4 @@ class ClaimsTable:
         if connection.execute(_KEEPS_DELIVERIES).get:
             execute_rows(connection, _FORGET_DEAD_LETTERS, (), digests)
             self.leave_inbox(connection, digests)
+        return added

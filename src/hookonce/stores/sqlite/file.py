@@ -100,7 +100,7 @@ class OpenFile:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Run the body in a transaction on the files at the path.
+        """Run the block in a transaction on the files at the path.
 
         Raises:
             MovedError: the open files were not at the path before or after the transaction, so
@@ -110,7 +110,8 @@ class OpenFile:
             self._check_in_place()
             self._check(self.connection)
             yield
-        # If only the index was replaced, the commit is valid: other processes read it from the log.
+        # If only the index was replaced, the commit is valid: other processes read the commit from
+        # the log.
         if (identity_of(self._path), identity_of(self.log)) != self._own[:2]:
             self._check_in_place()
 
@@ -136,14 +137,15 @@ class OpenFile:
                     return False
             elif now.log != self._own.log and _is_empty(self.log):
                 # Our log was deleted or replaced, and no other log has content: write the commits
-                # of our log into the file now. A process that begins a new log does this first.
+                # of our log into the file now. If another log had content, the process that began
+                # that log would have done this already.
                 self._checkpoint()
             self._keep_log_on_close()
         self._close()
         return True
 
     def close(self) -> None:
-        """Close like ``close_if_safe``, and close even a deleted file; raises apsw.Error."""
+        """Close like ``close_if_safe``, but close a deleted file too; raises apsw.Error."""
         try:
             is_closed = self.close_if_safe()
         except apsw.Error:
@@ -172,7 +174,7 @@ class OpenFile:
         return _Identities(identity_of(self._path), identity_of(self.log), identity_of(self._index))
 
     def _identified(self) -> _Identities:
-        """Return the identities of the open files; MovedError if a file was moved meanwhile."""
+        """Return the identities of the open files; raise MovedError if a file has been moved."""
         now = self._now()
         moved = ctypes.c_int()
         self.connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(moved))
@@ -187,7 +189,7 @@ class OpenFile:
             raise apsw.BusyError("another connection is using its log")
 
     def _remove_log(self) -> None:
-        """Remove the empty log and its index from the path."""
+        """Delete the empty log, and the index of the log, at the path."""
         # While this process has the lock, no other process removes the log.
         with transaction(self.connection):
             for path, own in ((self.log, self._own.log), (self._index, self._own.log_index)):
@@ -205,7 +207,7 @@ def _check_link(path: Path) -> None:
     If root opens a store in a folder of the service's user, that user could make root create a file
     anywhere.
     """
-    if not path.is_symlink() or path.exists():
+    if not path.is_symlink() or path.exists() or not hasattr(os, "geteuid"):
         return
     if path.lstat().st_uid not in {0, os.geteuid()}:
         raise StoreError(
@@ -222,5 +224,5 @@ def log_of(path: Path) -> Path:
 def _is_empty(path: Path) -> bool:
     try:
         return path.stat().st_size == 0
-    except OSError:  # a missing log is empty
+    except OSError:  # a missing log counts as empty
         return True

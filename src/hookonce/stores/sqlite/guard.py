@@ -28,7 +28,8 @@ import apsw
 from ...errors import StoreError
 from ..paths import Identity, file_of_database, identity_of
 
-# The folder of the process's open descriptors. Windows lacks it, but has no POSIX locks to lose.
+# The folder of the process's open descriptors. Windows has no such folder, but also no POSIX locks
+# that another library could release by closing a file.
 _DESCRIPTORS = "/dev/fd"
 
 

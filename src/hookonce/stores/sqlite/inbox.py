@@ -35,7 +35,7 @@ from .batch import Job
 from .claims import ClaimsTable
 from .records import digest_of, execute_rows
 
-# How often an idle worker writes its row again. Not more often, because every write costs an fsync.
+# How often an idle worker updates its row. It does so rarely, because every write costs an fsync.
 _SEEN_AGAIN_SECONDS = WORKER_SECONDS / 3
 
 _SIZE = "SELECT depth, bytes FROM inbox_sizes WHERE endpoint = ?"
@@ -44,7 +44,7 @@ INSERT INTO entries (key, endpoint, event_id, event_type, received_at, size, tok
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id
 """
 _INSERT_BODY = "INSERT INTO inbox_bodies VALUES (?, ?)"
-# The row FREE.enqueue of `life.LIFE`, for new events.
+# Enqueues new events (FREE.enqueue in the table `life.LIFE`).
 _INSERT_NEW = """
 INSERT INTO entries (key, endpoint, event_id, event_type, received_at, size, token, due, delay)
 SELECT column1, column2, column3, column4, column5, column6, column7, ?1, 0
@@ -81,7 +81,7 @@ FROM entries JOIN inbox_bodies USING (id)
 WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id
 """
 _NEXT_DUE = "SELECT min(due) FROM entries WHERE endpoint = ?"
-# The row WAITING.fetch of `life.LIFE`, for events that have had no attempt yet.
+# Claims events that have had no attempt yet (WAITING.fetch in the table `life.LIFE`).
 _CLAIM_NEW = """
 INSERT INTO attempts (key, endpoint, token, until, lease, attempt, finished, history, expires)
 SELECT key, endpoint, ?1, ?2 + ?3, ?3, 1, '', '', ?4 FROM entries
@@ -90,14 +90,15 @@ WHERE id IN ({rows})
   AND NOT EXISTS (SELECT 1 FROM dead WHERE key = entries.key)
 ON CONFLICT (key) DO NOTHING
 """
-# Finds the claims that were just inserted. An older claim with the same token is not new.
+# Finds the claims that were just inserted, but no older claim with the same token.
 _CLAIMED_NOW = """
 SELECT id FROM entries CROSS JOIN attempts USING (key)
 WHERE id IN ({rows})
   AND attempts.token = ?1 AND until = ?2 + ?3 AND lease = ?3 AND attempt = 1 AND finished = ''
 """
 _SCHEDULE_ALL = "UPDATE entries SET due = ?1, delay = ?2 WHERE id IN ({rows})"
-# Corrects due times that lie too far ahead, because a restart reset uptime or a clock was set back.
+# Corrects due times that lie too far in the future, because a restart reset uptime or a clock was
+# set back.
 _PULL_FORWARD = """
 UPDATE entries SET due = ?1 + delay WHERE due > ?1 + delay;
 UPDATE attempts SET until = ?1 + lease WHERE until > ?1 + lease;
@@ -106,8 +107,8 @@ _WORKER = "SELECT seen, token, fetched FROM workers WHERE worker = ?"
 _SEEN = "INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?, ?)"
 # Delete a worker also if `seen` is in the future: its last fetch was before uptime was reset.
 _FORGET_WORKERS = "DELETE FROM workers WHERE seen <= ?1 - ?2 OR seen > ?1"
-# The most bytes of bodies that one fetch returns, unless its first event is larger: a fetch blocks
-# all other calls. Also the most bytes that the enqueues of one batch copy in memory.
+# A fetch blocks all other calls, so it returns at most this many bytes of bodies, or one larger
+# event. The enqueues of one batch also copy at most this many bytes in memory.
 _MOST_BYTES = 8 * 1024 * 1024
 _MOST_EVENTS = 1_000
 
@@ -142,7 +143,7 @@ class InboxTable:
         self._last_uptime: float | None = None
 
     def looked(self) -> None:
-        """Remember the uptime of a committed fetch: a smaller uptime later shows a restart."""
+        """Remember the uptime of a committed fetch; a smaller uptime later shows a restart."""
         self._last_uptime = self.claims.uptime()
 
     def fetch(
@@ -231,7 +232,8 @@ class EnqueueJob(Job[EnqueueResult]):
         connection.execute(_INSERT_BODY, (number, delivery.body))
         connection.execute(_COUNT_IN, (number,))
         if known.dead_letter is not None:
-            # the rows KEPT_FREE.enqueue and KEPT_CLAIMED.enqueue drop the kept delivery
+            # Drop the kept delivery, because the inbox has a copy (KEPT_FREE.enqueue and
+            # KEPT_CLAIMED.enqueue in `life.LIFE`).
             queued = known._replace(queued=record.queued)
             claims.write(connection, self.key, digest, queued, record)
 

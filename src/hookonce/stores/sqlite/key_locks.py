@@ -20,15 +20,17 @@ from ..values import DeliveryKey, KeyLock, Watermark
 T = TypeVar("T")
 
 _READ = """
-SELECT token, until, lease, created_at, event_id, expires,
+SELECT token, until, lease, created_at, event_id, generation, expires,
        (SELECT event FROM waiting WHERE key_lock = ?1 ORDER BY place LIMIT 1),
        (SELECT event FROM waiting WHERE key_lock = ?1 ORDER BY place LIMIT 1 OFFSET 1)
 FROM key_locks WHERE key = ?1
 """
 _WRITE = """
-INSERT OR REPLACE INTO key_locks (key, token, until, lease, created_at, event_id, expires)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT OR REPLACE INTO key_locks
+    (key, token, until, lease, created_at, event_id, generation, expires)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
+_NO_WATERMARK = (None, None, None)
 _FORGET = "DELETE FROM key_locks WHERE key = ?"
 # An event enters the queue once; `place` keeps the order of arrival.
 _NOTE = "INSERT OR IGNORE INTO waiting (key_lock, event) VALUES (?, ?)"
@@ -61,8 +63,7 @@ def take_step(
         if known is not FREE:
             connection.execute(_FORGET, (digest,))
     elif passage[:3] != known[:3] or passage[4:] != known[4:]:
-        created_at, event_id = passage.watermark or (None, None)
-        row = (*passage[:3], created_at, event_id, passage.watermark_until)
+        row = (*passage[:3], *(passage.watermark or _NO_WATERMARK), passage.watermark_until)
         connection.execute(_WRITE, (digest, *row))
     return answer
 
@@ -72,8 +73,8 @@ def _read(connection: apsw.Connection, digest: bytes, moment: Moment) -> KeyLock
     row: Any = connection.execute(_READ, (digest,)).get
     if row is None:
         return FREE
-    token, until, lease, created_at, event_id, expires, *first_two = row
-    watermark = None if event_id is None else Watermark(created_at, event_id)
+    token, until, lease, created_at, event_id, generation, expires, *first_two = row
+    watermark = None if event_id is None else Watermark(created_at, event_id, generation)
     notes = tuple(event for event in first_two if event is not None)
     passage = KeyLockRecord(token, until, lease, notes, watermark, expires)
     if notes and key_locks.has_ended(passage, moment):

@@ -46,7 +46,7 @@ class SQLiteReconciling(ABC):
 
     @abstractmethod
     def _run(self, step: Callable[[apsw.Connection], T], **allowed: bool) -> Awaitable[T]:
-        """Run a step in a transaction; the keyword arguments are those of ``Job``."""
+        """Run ``step`` in a transaction; the keyword arguments are those of ``Job``."""
 
     async def note_ignored(self, endpoint: str, spans: Mapping[str, Sequence[Span]]) -> None:
         """Remember when types were ignored; see ``ReconcilingStore.note_ignored``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from itertools import chain, repeat
 from typing import Any
@@ -27,6 +27,7 @@ def digest_of(key: DeliveryKey) -> bytes:
     return blake2b(key.encode(), digest_size=16).digest()
 
 
+@lru_cache(maxsize=256)  # a receiver's handlers are the same for many events
 def dump_names(names: frozenset[str]) -> str:
     return json.dumps(sorted(names)) if names else ""
 
@@ -62,7 +63,7 @@ def load_record(
     """
     try:
         return _load_record(columns, queued, done_until)
-    except (ValueError, TypeError) as error:  # text that is not the JSON of ours
+    except (ValueError, TypeError) as error:  # foreign or damaged text
         raise damaged() from error
 
 

@@ -1,4 +1,4 @@
-"""Listings, counts and activity of the file, for operators, probes and other processes."""
+"""Listings, counts and reports of workers, for operators, health checks and other processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 # One transaction reads no more records than this, because claims wait for its end.
 _MOST_LOOKED_UP = 500
 
-# Whether a handler's name is in a column of names.
+# The SQL condition that a column of names contains the name of a handler.
 _IS_OUTSTANDING = (
     ":handler IN (SELECT value FROM json_each(iif(json_valid({outstanding}), {outstanding}, '[]')))"
 )
@@ -88,8 +88,9 @@ ORDER BY i.id LIMIT :limit
 _BODY = "(SELECT body FROM inbox_bodies WHERE id = i.id)"
 _ONE_ENTRY = _ENTRY.format(body=_BODY) + "WHERE key = :key"
 _OF_IT = "(:endpoint IS NULL OR endpoint = :endpoint)"
-# Ids grow in the order of arrival, so the first entry has waited longest. _STATS runs this only if
-# the endpoint has entries; otherwise it would read the entries of all other endpoints.
+# Ids grow in the order of arrival, so the first entry has waited longest. _STATS runs this query
+# only if the endpoint has entries; otherwise the query would read the entries of all other
+# endpoints.
 _FIRST_RECEIVED = f"SELECT received_at FROM entries WHERE {_OF_IT} ORDER BY id LIMIT 1"
 _STATS = f"""
 SELECT (SELECT count(*) FROM attempts WHERE {LIVE} AND {_OF_IT}),
@@ -144,7 +145,7 @@ class SQLiteReports(ABC):
 
     @abstractmethod
     def _run(self, step: Callable[[apsw.Connection], T]) -> Awaitable[T]:
-        """Run a step in a transaction."""
+        """Run ``step`` in a transaction."""
 
     def _rows(self, statement: str, load: Callable[[Any], T], **named: Any) -> Awaitable[list[T]]:
         """Return each row of a statement, converted by ``load``; ``:now`` is the uptime."""

@@ -20,9 +20,9 @@ import apsw
 from ...errors import StoreError
 from ..formats import OLD_SECONDS, SEEN_SECONDS, Upgrade, in_use, unknown
 
-_APPLICATION_ID = 0x6F6E6365  # "once" in ASCII: tells our files from those of other programs
-# "hook" and "hkon" in ASCII: files of versions before the first release, whose tables were
-# different although they had the same numbers.
+_APPLICATION_ID = 0x6F6E6365  # "once" in ASCII marks our files
+# "hook" and "hkon" in ASCII mark files of unreleased versions, which had other tables under the
+# same format numbers.
 _UNRELEASED_APPLICATION_IDS = {0x686F6F6B, 0x686B6F6E}
 
 FORMATS: tuple[int, ...] = (1,)
@@ -33,13 +33,15 @@ FORMATS: tuple[int, ...] = (1,)
 # not count the entries of its endpoint. In `dead`, `kept` is 0 for a dead letter. It is 1 for a
 # kept delivery that becomes a dead letter if its claim ends without a result. It is 2 for a kept
 # delivery that becomes a dead letter at `buried_at`; until then the sender may send the event
-# again.
+# again. An index on the keys of `handled` would write another page for each event; `done.handled`
+# leads from a key to its delivery instead.
 _VERSION_1 = f"""
 PRAGMA application_id = {_APPLICATION_ID};
 
 CREATE TABLE done (
     key BLOB PRIMARY KEY,
-    expires INTEGER NOT NULL
+    expires INTEGER NOT NULL,
+    handled INTEGER -- the id of its delivery, which may be deleted already
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE attempts (
@@ -136,6 +138,36 @@ CREATE TABLE watched (
     until REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE handled (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of completion; never used again
+    endpoint TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    event_type TEXT,
+    received_at REAL NOT NULL,
+    finished TEXT NOT NULL,
+    handled_at REAL NOT NULL,
+    expires REAL NOT NULL,
+    size INTEGER NOT NULL,
+    body BLOB NOT NULL
+) STRICT;
+CREATE INDEX handled_by_endpoint ON handled (endpoint, id);
+
+CREATE TABLE handled_sizes (
+    endpoint TEXT PRIMARY KEY,
+    events INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE replay_batches ( -- handler: the name as JSON
+    endpoint TEXT NOT NULL,
+    handler TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    plan TEXT NOT NULL,
+    started_at REAL NOT NULL,
+    finished_at REAL,
+    PRIMARY KEY (endpoint, handler)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE key_locks ( -- key: the digest of the lock's name
     key BLOB PRIMARY KEY,
     token TEXT,
@@ -143,6 +175,7 @@ CREATE TABLE key_locks ( -- key: the digest of the lock's name
     lease REAL NOT NULL,
     created_at INTEGER,
     event_id TEXT,
+    generation INTEGER,
     expires INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
@@ -177,7 +210,7 @@ CREATE TABLE seen ( -- when processes ran last; format: the newest that they kno
 _MIGRATIONS: tuple[str, ...] = (_VERSION_1,)
 
 
-# A lease with more time left than its length was granted before uptime was reset.
+# Leaves out a lease with more time left than its length: it was granted before uptime was reset.
 _LONGEST_LEASE = """
 SELECT coalesce(max(lease), 0) FROM attempts WHERE until > :now AND until <= :now + lease
 """
@@ -197,14 +230,15 @@ def create_private(path: Path) -> None:
     with suppress(OSError):
         descriptor = os.open(real, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         try:
-            os.fchmod(descriptor, 0o600)
+            if hasattr(os, "fchmod"):  # Windows has none before Python 3.13
+                os.fchmod(descriptor, 0o600)
         finally:
             os.close(descriptor)
 
 
 @contextmanager
 def transaction(connection: apsw.Connection) -> Iterator[None]:
-    """Run the body in a transaction that holds the write lock from its start.
+    """Run the block in a transaction that holds the write lock from its start.
 
     A transaction that asks for the lock only at its first write fails if its snapshot is outdated.
     """
@@ -275,7 +309,7 @@ class FileFormat:
         Raises:
             FormatError: the process does not know the format.
         """
-        # `_pragma` would be slower.
+        # Do not use `_pragma`, which is slower: every transaction makes this check.
         found: Any = connection.execute("PRAGMA user_version").get
         if found != self.number:
             if found not in self._known:
@@ -295,8 +329,8 @@ class FileFormat:
         before = self.number
         if before < self._known[-1]:
             now = self._now()
-            # A running attempt extends its lease after a third of the lease, so its process was
-            # seen within the lease.
+            # A process with a running attempt calls the store after each third of the lease, so the
+            # store has seen the process within the lease.
             longest: Any = connection.execute(_LONGEST_LEASE, {"now": now}).get
             patience = max(OLD_SECONDS, longest + SEEN_SECONDS)
             seen: Any = connection.execute(_SEEN, (self._known[-1], now - patience, now)).get

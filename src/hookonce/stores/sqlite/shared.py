@@ -68,7 +68,7 @@ def _before_fork() -> None:
 
 
 def _after_fork(*, in_child: bool) -> None:
-    # A fork from C skips `_before_fork`, so that `_closed_for_fork` is empty.
+    # A fork by C code skips `_before_fork` and leaves `_closed_for_fork` empty: take all writers.
     for writer in _closed_for_fork or list(_writers):
         if in_child:
             writer.after_fork_in_child()
@@ -83,8 +83,9 @@ def _after_fork(*, in_child: bool) -> None:
         _lock.release()
 
 
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=partial(_after_fork, in_child=False),
-    after_in_child=partial(_after_fork, in_child=True),
-)
+if hasattr(os, "register_at_fork"):  # Windows cannot fork
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=partial(_after_fork, in_child=False),
+        after_in_child=partial(_after_fork, in_child=True),
+    )

@@ -8,18 +8,19 @@ depends on them. The file must be on a local disk: write-ahead logs fail on netw
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
 import apsw
 
-from ...clock import Clock, system_clock
+from ...clock import Clock, span_seconds, system_clock
 from ...logs import get_logger
 from .. import life
 from ..formats import Upgrade, outdated, set_aside
-from ..protocols import DEFAULT_RETENTION, Flushes, check_retention
+from ..handled import Keeping
+from ..protocols import DEFAULT_RETENTION, Flushes
 from ..record_store import EventStep, KeyLockStep, StepStore
 from ..values import (
     Batch,
@@ -35,6 +36,8 @@ from ..values import (
 from .backup import restore_backup, write_backup
 from .batch import StepJob
 from .claiming import ClaimJob, CompleteJob
+from .handled import CompleteAndKeepJob
+from .handled_events import SQLiteHandled
 from .inbox import EnqueueJob, InboxLimits
 from .key_locks import take_step
 from .reconciling import SQLiteReconciling
@@ -52,7 +55,7 @@ _LOOK_SECONDS = 0.025
 _NONE: frozenset[str] = frozenset()
 
 
-class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
+class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling, SQLiteHandled):
     """A store in one SQLite file.
 
     The stores of a process with the same file, retention and clock share one connection and one
@@ -60,7 +63,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
 
     Args:
         path: the file; it is created if it does not exist, but its folder must exist.
-        retention: how long a done event is remembered; at least 26 hours.
+        retention: how long a done event is remembered; a receiver needs its sender's span at least.
         clock: Unix time in seconds.
 
     Attributes:
@@ -80,7 +83,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         retention: float | timedelta = DEFAULT_RETENTION,
         clock: Clock = system_clock,
     ) -> None:
-        self.retention_seconds: float = check_retention(retention)
+        self.retention_seconds: float = span_seconds("retention", retention, positive=True)
         path = Path(path).absolute()  # the working folder may change later
         self._file = shared_file(path, self.retention_seconds, clock, self.formats)
         self._claims, self._inbox = self._file.claims, self._file.inbox
@@ -102,7 +105,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
 
     async def warnings(self) -> tuple[str, ...]:
         """Warn of an older format and of records that were set aside; see ``Reports.warnings``."""
-        count = await self._count_damaged()  # the writer opens the file
+        count = await self._count_damaged()  # this call opens the file, and so reads its format
         return (*outdated(self._file.format.number, self.formats), *set_aside(count))
 
     async def upgrade(self) -> Upgrade:
@@ -167,6 +170,13 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
     async def complete(self, claim: Claimed) -> None:
         await self._file.writer.run(CompleteJob(self.flushes, claim.key, self._claims))
 
+    async def complete_and_keep(
+        self, claim: Claimed, delivery: Delivery, finished: Collection[str], keeping: Keeping
+    ) -> None:
+        await self._file.writer.run(
+            CompleteAndKeepJob(self.flushes, claim.key, self._claims, delivery, finished, keeping)
+        )
+
     async def enqueue(
         self,
         delivery: Delivery,
@@ -174,6 +184,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         *,
         max_depth: int | None = None,
         max_bytes: int | None = None,
+        key_lock: KeyLock | None = None,  # noqa: ARG002 - optional: it only saves workers useless fetches
     ) -> EnqueueResult:
         limits = InboxLimits(max_depth, max_bytes)
         return await self._file.writer.run(
@@ -256,9 +267,9 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         is_acquiring: bool,
         event: DeliveryKey | None = None,
     ) -> asyncio.Future[T]:
-        # A cancelled acquire is dropped, since nobody would release the lock. The step need not
-        # wait for the disk: after a power cut no process holds the lock any more, and a watermark
-        # reaches the disk with the later, synced commit that records its event's success.
+        # Drop a cancelled acquire, since nobody would release the lock. Do not wait for the disk. A
+        # power cut that loses a lock also ends the process that holds the lock. A watermark reaches
+        # the disk with the commit of its event's success, which comes later and waits for the disk.
         return self._run(
             lambda connection: take_step(connection, self._claims.moment(), key_lock, step, event),
             may_be_dropped=is_acquiring,
@@ -266,7 +277,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling):
         )
 
     def _run(self, step: Callable[[apsw.Connection], T], **allowed: bool) -> asyncio.Future[T]:
-        """Run a step in a transaction; the keyword arguments are those of ``Job``."""
+        """Run ``step`` in a transaction; the keyword arguments are those of ``Job``."""
         return self._file.writer.run(StepJob(self.flushes, step, **allowed))
 
     def _log_state(self) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""The connection and the thread of a file, which all stores on the file share; with group commit.
+"""The connection to a file, and the thread that uses it for all stores on the file.
 
 The thread runs all waiting jobs in one transaction with one fsync, so that a batch costs about as
 much as one call. A caller is answered only after the commit.
@@ -30,9 +30,9 @@ _log = get_logger("hookonce.store")
 
 T = TypeVar("T")
 Maintenance: TypeAlias = Callable[[apsw.Connection], float]
-"""A short task in its own transaction; returns the seconds until the next one."""
+"""A short task in its own transaction; returns the seconds until its next run."""
 
-# Limits the length of a transaction, because no caller is answered before its end.
+# The most jobs of one transaction; no caller is answered before its transaction ends.
 _MOST_STEPS = 1_000
 # How long to wait while another process has the file locked. A delivery must be answered within
 # about three seconds.
@@ -40,8 +40,8 @@ BUSY_MILLISECONDS = 2_000
 _WAL_PAUSE_MILLISECONDS = 50
 _FIRST_MAINTENANCE_SECONDS = 60.0
 _LOG_BYTES_KEPT = 64 * 1024 * 1024
-# How often an idle writer checks whether its file was moved. It must then remove its log from the
-# path before another process opens a new file there.
+# The interval at which an idle writer checks whether its file was moved. The writer must remove its
+# log from the old path before another process opens a new file there.
 _LOOK_SECONDS = 1.0
 
 _EXPLANATIONS: tuple[tuple[type[apsw.Error], str], ...] = (
@@ -75,8 +75,8 @@ class _Jobs:
     def __init__(self) -> None:
         self._waiting: deque[Job[Any]] = deque()
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        # The loops that will wake the thread. Each loop with a new job wakes the thread itself: it
-        # cannot rely on another loop, which may be blocked.
+        # The event loops that will wake the thread. Each loop with a new job must wake the thread
+        # itself, because another loop may be blocked.
         self._waking: set[asyncio.AbstractEventLoop] = set()
         self._is_full = False  # whether the last batch was full, so that more jobs may wait
         self._is_closed = False
@@ -95,7 +95,7 @@ class _Jobs:
         self._wake()
 
     def next_batch(self, wait: float) -> tuple[list[Job[Any]], bool]:
-        """Return the waiting jobs after at most ``wait`` seconds, and whether more may come."""
+        """Return waiting jobs after at most ``wait`` seconds, and whether more jobs may come."""
         if not self._is_full:
             # An event loop that was closed cannot wake the thread, so the wait has a time-out.
             with contextlib.suppress(queue.Empty):
@@ -158,8 +158,8 @@ class Writer:
 
     def after_fork_in_child(self) -> None:
         """Start with a new thread and queue; the parent answers the jobs that are waiting."""
-        # A fork from C skips before_fork, and leaves an open connection. SQLite forbids to use
-        # or close the connection in the child, so a reference keeps it open.
+        # A fork by C code skips before_fork, and leaves a connection open. SQLite forbids the child
+        # to use or close this connection, so keep a reference to it.
         if self._file is not None:
             _abandoned.append(self._file)
         self._file = None
@@ -285,7 +285,12 @@ class Writer:
         self._format.check_file(connection)
         use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = FULL")
-        # A long read, such as a backup, lets the log grow; the next reset of the log truncates it.
+        # On macOS a plain fsync leaves data in the drive's cache; these settings also flush the
+        # cache. Other systems ignore both settings.
+        connection.pragma("fullfsync", True)
+        connection.pragma("checkpoint_fullfsync", True)
+        # A long read, such as a backup, lets the log grow. At the log's next reset, SQLite shortens
+        # it to this size.
         connection.pragma("journal_size_limit", _LOG_BYTES_KEPT)
         self._format.prepare(connection)
 
@@ -297,7 +302,7 @@ class Writer:
         """
         if syncs != self._syncs:
             level = "FULL" if syncs else "NORMAL"
-            # The pragma takes effect when it is compiled; a cached statement is not compiled again.
+            # The pragma takes effect when SQLite compiles it, so do not use a cached statement.
             connection.execute(f"PRAGMA synchronous = {level}", can_cache=False)
             self._syncs = syncs
 
@@ -325,7 +330,7 @@ class Writer:
             self._guard = None
 
     def _log_once(self, message: str) -> None:
-        """Log an error only once until the store has worked again."""
+        """Log an error once; log it again only if the store has worked in between."""
         if message not in self._logged_errors:
             self._logged_errors.add(message)
             _log.error("%s", message)
@@ -364,7 +369,7 @@ def reason_of(error: apsw.Error) -> str:
 def use_write_ahead_log(connection: apsw.Connection) -> None:
     """Switch the file to a write-ahead log, unless it has one."""
     # If two processes create the file at once, SQLite either does not wait for the lock, or waits
-    # its whole time-out. So wait here instead.
+    # for its whole time-out. So wait here instead.
     connection.set_busy_timeout(0)
     for remaining in range(BUSY_MILLISECONDS // _WAL_PAUSE_MILLISECONDS, -1, -1):
         try:

@@ -47,7 +47,7 @@ const keys = {
   R: () => actOnSelected("replay"),
   g: () => { isGoing = true; },
 };
-const places = { l: "/", d: "/dead", i: "/inbox", w: "/workers" };
+const places = { l: "/", d: "/dead", i: "/inbox", h: "/handled", w: "/workers" };
 
 addEventListener("keydown", (event) => {
   if (!toggle || !hasShortcuts || event.ctrlKey || event.metaKey || event.altKey) return;

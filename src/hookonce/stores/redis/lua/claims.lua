@@ -1,5 +1,5 @@
 -- The steps that grant and end claims. An event has one owner at a time, identified by a token.
--- STATE.step in a comment, such as CLAIMED.enqueue, is the entry of the table LIFE in stores/life.py.
+-- STATE.step in a comment, such as CLAIMED.enqueue, is the entry of the table LIFE in stores/life/table.py.
 
 local function granted(record)
   return {'C', text(record.lease), tostring(record.attempt), record.finished, record.outstanding}

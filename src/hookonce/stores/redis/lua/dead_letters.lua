@@ -1,5 +1,5 @@
 -- Dead letters, and deliveries that become dead letters if their claim ends unsettled.
--- STATE.step in a comment, such as CLAIMED.enqueue, is the entry of the table LIFE in stores/life.py.
+-- STATE.step in a comment, such as CLAIMED.enqueue, is the entry of the table LIFE in stores/life/table.py.
 
 -- A kept delivery is not a dead letter while an attempt at its event is running.
 local function is_kept(record)
@@ -58,23 +58,28 @@ end
 
 -- Keeps a delivery. States in which none is kept: FREE.keep, FREE.keep_until, FREE.keep_in_flight,
 -- FREE.keep_in_flight_until, CLAIMED.keep, CLAIMED.keep_until, CLAIMED.keep_in_flight, CLAIMED.keep_in_flight_until.
--- States with a kept delivery, whose time of burial can only become earlier: KEPT_FREE.keep, KEPT_FREE.keep_until,
--- KEPT_FREE.keep_in_flight, KEPT_FREE.keep_in_flight_until, KEPT_CLAIMED.keep, KEPT_CLAIMED.keep_until,
--- KEPT_CLAIMED.keep_in_flight, KEPT_CLAIMED.keep_in_flight_until, LAST_CHANCE.keep, LAST_CHANCE.keep_until,
+-- States in which the sender may send the event again: it will not any more (KEPT_FREE.keep, KEPT_FREE.keep_in_flight,
+-- KEPT_CLAIMED.keep, KEPT_CLAIMED.keep_in_flight), or it may until another time, which counts if it is earlier, or with
+-- `renew` if it is later (KEPT_FREE.keep_until, KEPT_FREE.keep_in_flight_until, KEPT_CLAIMED.keep_until,
+-- KEPT_CLAIMED.keep_in_flight_until).
+-- States in which it will not, which do not change: LAST_CHANCE.keep, LAST_CHANCE.keep_until,
 -- LAST_CHANCE.keep_in_flight, LAST_CHANCE.keep_in_flight_until, INTERRUPTED.keep, INTERRUPTED.keep_until,
 -- INTERRUPTED.keep_in_flight, INTERRUPTED.keep_in_flight_until.
 -- States with an entry or a dead letter, which do not change: WAITING.keep, WAITING.keep_until,
 -- WAITING.keep_in_flight, WAITING.keep_in_flight_until, FETCHED.keep, FETCHED.keep_until, FETCHED.keep_in_flight,
 -- FETCHED.keep_in_flight_until, DEAD.keep, DEAD.keep_until, DEAD.keep_in_flight, DEAD.keep_in_flight_until,
 -- REPLAYED.keep, REPLAYED.keep_until, REPLAYED.keep_in_flight, REPLAYED.keep_in_flight_until
-local function keep(key, delivery, dead_at, record)
+local function keep(key, delivery, dead_at, renew, record)
   if record.endpoint or record.dead_letter == 'dead' then return end
   if record.dead_letter == 'damaged' then return complement(key, delivery) end
   if record.dead_letter == 'kept' then return end -- a delivery that arrives later does not replace it
   local state, known = tonumber(dead_at), {}
   if not state or state <= now then state = 'kept' end
   if record.dead_letter then
-    if state ~= 'kept' and state >= record.dead_letter then return end
+    if state ~= 'kept' then
+      if record.dead_letter <= now or state == record.dead_letter then return end
+      if (state > record.dead_letter) ~= (renew == '1') then return end
+    end
     known = redis.call('HMGET', base .. ':l:' .. key, 'reason', 'error')
   end
   write_dead_letter(key, record, state, delivery, known[1] or 'interrupted', known[2] or '')
@@ -103,20 +108,21 @@ local function dead_letter_reply(key, with_body)
     record.outstanding, unpack(found, 5)}
 end
 
--- Arguments: key, token, the 5 parts of a delivery, when it becomes a dead letter or ''.
+-- Arguments: key, token, the 5 parts of a delivery, when it becomes a dead letter or '', and '1' if a later time counts.
 function ops.keep(arg)
   local key, record = arg[1], owned(arg[1], arg[2])
   if not record then return LOST end
-  keep(key, {unpack(arg, 3, 7)}, arg[8], record)
+  keep(key, {unpack(arg, 3, 7)}, arg[8], arg[9], record)
   return HELD
 end
 
--- Arguments: key, the 5 parts of a delivery, the Unix time when it becomes a dead letter ('': now).
+-- Arguments: key, the 5 parts of a delivery, the Unix time when it becomes a dead letter ('': now), and '1' if a later
+-- time counts.
 function ops.keep_in_flight(arg)
   local key = arg[1]
   local record = record_of(key) or new_record()
   if record.done_until then return HELD end -- DONE.keep_in_flight, DONE.keep_in_flight_until
-  keep(key, {unpack(arg, 2, 6)}, arg[7], record)
+  keep(key, {unpack(arg, 2, 6)}, arg[7], arg[8], record)
   return HELD
 end
 

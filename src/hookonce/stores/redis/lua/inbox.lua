@@ -1,6 +1,6 @@
 -- The inbox: events that wait for workers. A fetched event stays in it, and is due again when its lease ends, so
 -- nothing has to be cleaned up after a crash.
--- STATE.step in a comment, such as CLAIMED.enqueue, is the entry of the table LIFE in stores/life.py.
+-- STATE.step in a comment, such as CLAIMED.enqueue, is the entry of the table LIFE in stores/life/table.py.
 
 -- A reply with more bodies than this would block the server, and might time out over a slow network.
 local MOST_FETCHED_BYTES = 1024 * 1024

@@ -82,7 +82,7 @@ local function page_of(index, first_rank, most, score, member, limit, row_of)
   local members = read_index('ZRANGE', index, rank, rank + most - 1, 'WITHSCORES')
   local found = {}
   for n = 1, #members, 2 do
-    found[#found + 1] = row_of(key_of(members[n]))
+    found[#found + 1] = row_of(key_of(members[n]), members[n])
     if #found == limit then return {members[n + 1], members[n], found} end
   end
   if #members < 2 * most then return {'-', '', found} end
@@ -151,7 +151,69 @@ local function write_counts(endpoint, counts)
   counts.is_listed = true
 end
 
+-- The deliveries of handled events. A member of an endpoint's index is the delivery's rank and its key. The rank is a
+-- number, the size of the body, and the time at which the delivery expires: the server may have deleted the delivery.
+local MOST_DELETED = 500
+local handled_changes = {}
+
+local function handled_name(key)
+  return base .. ':hb:' .. key
+end
+
+local function handled_index(endpoint)
+  return base .. ':hi:' .. endpoint
+end
+
+local function handled_bytes(endpoint)
+  return base .. ':hn:' .. endpoint
+end
+
+-- The changes of this call to what an endpoint keeps: how many deliveries were added, by how many bytes, the largest
+-- number of bytes, and how long the deliveries are kept.
+local function handled_changes_of(endpoint)
+  local changes = handled_changes[endpoint]
+  if not changes then
+    changes = {added = 0, bytes = 0, most = nil, seconds = 0}
+    handled_changes[endpoint] = changes
+  end
+  return changes
+end
+
+-- Deletes an endpoint's oldest deliveries, at most so many: those that have expired, and with `excess` others too until
+-- so many bytes are free. Returns how many were deleted.
+local function forget_oldest_handled(endpoint, at_most, excess)
+  local index, freed, deleted = handled_index(endpoint), 0, 0
+  for _, member in ipairs(read_index('ZRANGE', index, 0, at_most - 1)) do
+    local rank, size, expires, key = string.match(member, '^(%d+:(%d+):([^:]+)):(.*)$')
+    if rank and (tonumber(expires) or now) > now and freed >= (excess or 0) then break end
+    place(index, member, nil)
+    deleted = deleted + 1
+    if rank then
+      freed = freed + tonumber(size)
+      if redis.call('HGET', handled_name(key), 'rank') == rank then redis.call('DEL', handled_name(key)) end
+    end
+  end
+  if freed > 0 then redis.call('DECRBY', handled_bytes(endpoint), string.format('%d', freed)) end
+  return deleted
+end
+
+local function write_handled(endpoint, changes)
+  handled_changes[endpoint] = nil
+  local bytes = redis.call('INCRBY', handled_bytes(endpoint), string.format('%d', changes.bytes))
+  -- Twice as many as were added are enough to keep up.
+  local excess, at_most = 0, 2 * changes.added
+  if changes.most and bytes > changes.most then excess, at_most = bytes - changes.most, MOST_DELETED end
+  forget_oldest_handled(endpoint, at_most, excess)
+  write_index(handled_index(endpoint))
+  redis.call('SADD', base .. ':he', endpoint)
+  local wanted = milliseconds(changes.seconds)
+  for _, name in ipairs({handled_index(endpoint), handled_bytes(endpoint), base .. ':he'}) do
+    if redis.call('PTTL', name) < tonumber(wanted) then redis.call('PEXPIRE', name, wanted) end
+  end
+end
+
 local function write_all()
+  for endpoint, changes in pairs(handled_changes) do write_handled(endpoint, changes) end
   for index in pairs(unwritten) do write_index(index) end
   for endpoint, counts in pairs(known_counts) do write_counts(endpoint, counts) end
 end

@@ -11,18 +11,22 @@
 --   BASE:i:<key>  string: its body, while it is in the inbox
 --   BASE:l:<key>  hash: its dead letter, or its kept delivery
 --   BASE:c:<key>  string: until when its gap counts as accepted; expires then
+--   BASE:hb:<key> hash: its delivery, kept although the event is handled; expires
 -- Keys of a key lock: see key_locks.lua.
 -- Keys of an endpoint:
 --   BASE:q:<endpoint>  zset: its inbox, by due time
 --   BASE:o:<endpoint>  zset: its inbox, by the time of enqueueing
 --   BASE:n:<endpoint>  hash: the bytes in its inbox, and the time of the last fetch
 --   BASE:x:<endpoint>  zset: its dead letters, by the time of burial; BASE:x has those of all endpoints
+--   BASE:hi:<endpoint> zset: its handled events whose deliveries are kept, by the time of success; expires with the last
+--   BASE:hn:<endpoint> string: the sum of the sizes of their bodies; expires with the last
 -- Keys of an endpoint in the first shard only:
 --   BASE:p:<endpoint>  zset: its applications, by the time of their last registration
 --   BASE:f:<endpoint>  zset: the spans in which types were ignored, by their end
 --   BASE:g:<endpoint>  string: exists while an operator follows its activity
 --   BASE:h:<endpoint>  list: the lines about its activity
 --   BASE:j:<endpoint>  string: the number of all lines so far
+--   BASE:hr:<endpoint> hash: the last batch of replays of each handler; it does not expire
 -- Keys of the first shard only; a member is ENDPOINT:WORKER:
 --   BASE:u             zset: the workers that report, by the time of their last report
 --   BASE:d             hash: their reports
@@ -34,6 +38,7 @@
 --   BASE:v             zset: the live claims, by the end of their leases
 --   BASE:w             zset: the workers, by the time of their last fetch
 --   BASE:y             hash: the endpoint of each worker
+--   BASE:he            set: the endpoints that keep handled events; expires with the last
 --   BASE:r:<worker>    list: the number and token of its last fetch, and the fetched keys
 --   BASE:s             string: a counter that orders members with equal scores
 --   BASE:t             string: a write whose durability the caller can wait for
@@ -41,7 +46,7 @@
 -- Each known event has one packed record. So a usual claim is one SET NX, a usual enqueue one GET and one MSET, and a
 -- completion one SET GET. Each additional command would cost the server about as much again.
 --
--- life.py defines the reply of each step and the next state of the event. A comment such as FREE.claim names the row
+-- life/table.py defines the reply of each step and the next state of the event. A comment such as FREE.claim names the row
 -- of its table that a line implements.
 --
 -- A step reads and checks before it writes, so that an error leaves no step half done.

@@ -1,0 +1,24 @@
+"""Senders: the services that sign by Standard Webhooks, and the rules of their deliveries.
+
+A ``Sender`` is one frozen value with everything that differs between services: the headers that
+carry the signature, the hints, and the rules of delivery. The values below are built in. A sender
+of your own is such a value too.
+"""
+
+from ..events import Envelope
+from ..verification.headers import Hints
+from .built_in import openai, publishing, standard, svix
+from .rules import Rules
+from .sender import Handshake, Sender
+
+__all__ = [
+    "Envelope",
+    "Handshake",
+    "Hints",
+    "Rules",
+    "Sender",
+    "openai",
+    "publishing",
+    "standard",
+    "svix",
+]

@@ -1,0 +1,218 @@
+"""The connections and tasks of one event loop in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+
+from ...errors import StoreError
+from ...logs import get_logger
+from ..formats import SEEN_SECONDS
+from .batch import CALL_SECONDS, Batches
+from .claims import ClaimsTable, ConflictError
+from .connection import Connections, Statement, exchange
+from .faults import ServerError, failed
+from .handled import HandledTable
+from .inbox import InboxTable
+from .schema import SchemaFormat
+from .settings import PostgresSettings
+from .wake import Wakeups
+from .wire import rows
+
+_log = get_logger("hookonce.store")
+
+T = TypeVar("T")
+Call = Callable[[AsyncConnection[Any]], Awaitable[T]]
+
+_LOOK_BACK_SECONDS = 65.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 0.25
+_SETTINGS = {
+    "lock_timeout": "1s",
+    "statement_timeout": "2500ms",
+    "idle_in_transaction_session_timeout": "5s",
+}
+
+# Count the forks, because a forked process must not use the connections of its parent.
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - the count belongs to the process, not to a store
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):  # Windows cannot fork
+    os.register_at_fork(after_in_child=_count_fork)
+
+
+class Session:
+    """The connections of a store, and the calls that use them.
+
+    Args:
+        flushed: called for each batch with the number of calls and the seconds it took.
+        used: called every ``SEEN_SECONDS`` while there are calls.
+        is_due: called with an endpoint when one of its events has become due by a call of ours.
+        hears: called with an endpoint when another process has notified us of such an event.
+    """
+
+    def __init__(
+        self,
+        settings: PostgresSettings,
+        formats: tuple[int, ...],
+        flushed: Callable[[int, float], None],
+        used: Callable[[], None],
+        is_due: Callable[[str], object],
+        hears: Callable[[str], object],
+    ) -> None:
+        self._loop, self._forks = asyncio.get_running_loop(), _forks
+        self._clock = settings.clock
+        schema = settings.schema
+        self._used = used
+        self._prepared_at = float("-inf")
+        self._preparing = asyncio.Lock()
+        self._fetches: dict[str, asyncio.Task[Any]] = {}
+        self._look_back: asyncio.Task[None] | None = None
+        self._correcting: set[asyncio.Task[None]] = set()
+        self._connections = Connections(settings.source)
+        self.wakeups: Wakeups = Wakeups(schema, self._connections.alone, self.ask, hears)
+        self.format: SchemaFormat = SchemaFormat(
+            schema, formats, {"synchronous_commit": settings.commit, **_SETTINGS}
+        )
+        self.claims: ClaimsTable = ClaimsTable(schema, settings.retention)
+        self.inbox: InboxTable = InboxTable(schema, self.claims)
+        self.batches: Batches = Batches(
+            schema,
+            self._connections,
+            self.claims,
+            self.inbox,
+            HandledTable(schema),
+            self.format,
+            self.prepare,
+            flushed,
+            self.now,
+            is_due,
+        )
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the running event loop of this process has created the session."""
+        return self._loop is asyncio.get_running_loop() and self._forks == _forks
+
+    def now(self) -> float | None:
+        """Return the time of the store's own clock; None if the store uses the server's clock."""
+        return None if self._clock is None else self._clock()
+
+    async def prepare(self, connection: AsyncConnection[Any]) -> None:
+        """Create the tables at the first use; record from time to time that this process runs."""
+        if self._loop.time() - self._prepared_at < SEEN_SECONDS:
+            return
+        async with self._preparing:
+            if self._loop.time() - self._prepared_at >= SEEN_SECONDS:
+                await self.format.prepare(connection, self.now())
+                self._prepared_at = self._loop.time()
+                self._used()
+
+    async def call(
+        self, call: Call[T], *, is_prepared: bool = True, seconds: float = CALL_SECONDS
+    ) -> T:
+        """Do a call on a connection, and repeat it after a passing error; raises StoreError."""
+        deadline = self._loop.time() + seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            error: Exception
+            try:
+                async with asyncio.timeout_at(deadline), self._connections.connected() as lent:
+                    if is_prepared:
+                        await self.prepare(lent)
+                    return await call(lent)
+            except ConflictError:
+                continue
+            except ServerError as raised:
+                error = self.format.explained(raised)
+                is_passing = raised.is_passing
+            except (psycopg.Error, OSError) as raised:
+                error, is_passing = raised, not isinstance(raised, TimeoutError)
+            if not is_passing or self._loop.time() + pause >= deadline:
+                failure = failed(error)
+                # Keep the cause that `failed` has set: a TimeoutError's own cause has frames of
+                # psycopg, which hold the password.
+                raise failure from failure.__cause__
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def call_of_worker(self, worker: str, call: Call[T]) -> T:
+        """Do a call after the worker's previous call; a cancelled caller does not cancel the call.
+
+        A repeated fetch must find what the cancelled fetch has claimed.
+        """
+        last = self._fetches.get(worker)
+        if last is not None and not last.done():
+            await asyncio.wait([last])
+        task = self._loop.create_task(self.call(call), name="hookonce-postgres-fetch")
+        task.add_done_callback(_retrieve)
+        self._fetches[worker] = task
+        return await asyncio.shield(task)
+
+    def look_back(self, endpoint: str) -> None:
+        """Look from time to time for an event of the inbox that became visible late.
+
+        At the first call, also correct due times: the clock may have been set back before.
+        """
+        if self.inbox.must_correct(endpoint):
+            correcting = self._loop.create_task(self._correct(endpoint))
+            self._correcting.add(correcting)
+            correcting.add_done_callback(self._correcting.discard)
+        if self.inbox.bounds.must_look_back(endpoint, self._loop.time()):
+            self._look_back = self._loop.create_task(self._look_back_at(endpoint))
+
+    async def _correct(self, endpoint: str) -> None:
+        statements = self.inbox.correction(endpoint, self.now())
+        try:
+            await self.ask(*statements, seconds=_LOOK_BACK_SECONDS)
+        except StoreError as error:
+            _log.warning("could not correct due times of the inbox: %s", error)
+
+    async def _look_back_at(self, endpoint: str) -> None:
+        statements = self.inbox.due_before(endpoint)
+        try:
+            *_, found = await self.ask(*statements, seconds=_LOOK_BACK_SECONDS)
+        except StoreError as error:
+            _log.warning("could not look for events that were stored late: %s", error)
+            return
+        for (due,) in found:
+            self.inbox.bounds.found(endpoint, due)
+
+    async def ask(
+        self, *statements: Statement, seconds: float = CALL_SECONDS
+    ) -> list[list[tuple[Any, ...]]]:
+        """Run statements in one transaction, and return the rows of each; raises StoreError."""
+
+        async def ask(connection: AsyncConnection[Any]) -> list[list[tuple[Any, ...]]]:
+            _, *results = await exchange(connection, [self.format.guard, *statements])
+            return [rows(result) if result.nfields else [] for result in results]
+
+        return await self.call(ask, seconds=seconds)
+
+    async def aclose(self) -> None:
+        """Finish the calls in flight and close the connections."""
+        await self.wakeups.aclose()
+        searches = [*self._correcting, *([] if self._look_back is None else [self._look_back])]
+        for search in searches:
+            search.cancel()
+        if searches:
+            await asyncio.wait(searches)
+        if self._fetches:
+            await asyncio.wait(self._fetches.values())
+        await self.batches.aclose()
+        await self._connections.aclose()
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Read the error of a call whose caller may be gone, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()
