@@ -34,7 +34,7 @@ VERSIONS: list[str] = [
 
 FILES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/test_*.py"))
 FOLDERS = sorted(
-    path.parent.relative_to(ROOT).parts[1] for path in ROOT.glob("tests/*/**/test_*.py")
+    {path.parent.relative_to(ROOT).parts[1] for path in ROOT.glob("tests/*/**/test_*.py")}
 )
 SUITE: dict[str, list[str]] = {
     **{f"tests/{folder}": [f"tests/{folder}"] for folder in FOLDERS},
@@ -43,7 +43,6 @@ SUITE: dict[str, list[str]] = {
 }
 """The paths that each run of pytest gets, by the run's name in the table."""
 
-DEBIAN = "http://deb.debian.org/debian"
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 DEMOS = ["demo"], ["demo", "--inbox"]
 
@@ -138,7 +137,7 @@ def apt_settings(folder: Path) -> dict[str, str]:
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "status").touch()  # no package counts as installed, so apt downloads every dependency
     sources = folder / "sources.list"
-    sources.write_text(f"deb [signed-by={KEYS}] {DEBIAN} testing main\n", "utf-8")
+    sources.write_text(f"deb [signed-by={KEYS}] {debian_mirror()} testing main\n", "utf-8")
     settings = {
         "Dir::State": folder / "state",
         "Dir::State::status": folder / "status",
@@ -154,6 +153,15 @@ def apt_settings(folder: Path) -> dict[str, str]:
     file = folder / "apt.conf"
     file.write_text("".join(f'{key} "{value}";\n' for key, value in settings.items()), "utf-8")
     return {"APT_CONFIG": str(file)}
+
+
+def debian_mirror() -> str:
+    """Return the mirror of Debian's main archive that apt uses on this machine."""
+    sites = run("apt-get", "indextargets", "--no-release-info", "--format", "$(SITE)").split()
+    mirror = next((site for site in sites if site.rstrip("/").endswith("/debian")), None)
+    if mirror is None:
+        raise FailedError("--debian needs a mirror of Debian in the settings of apt")
+    return mirror
 
 
 # Run the suite
