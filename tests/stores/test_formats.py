@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 from support.deliveries import answer_of, comment, deliver, receiver_on
+from support.postgres import PostgresServer
 from support.redis_servers import RedisServer
 from support.sqlite_files import sqlite_connection
 
 from hookonce.errors import StoreError
 from hookonce.stores.formats import OLD_SECONDS, FormatError, Upgrade
+from hookonce.stores.postgres import PostgresStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import (
@@ -41,7 +43,7 @@ LEASE = 30.0
 ENDPOINT = "default"
 
 PassTime = Callable[[float], None]
-AnyStore = SQLiteStore | RedisStore
+AnyStore = SQLiteStore | RedisStore | PostgresStore
 
 
 class LaterSQLite(SQLiteStore):
@@ -68,6 +70,18 @@ class NextRedis(RedisStore):
     formats = (2,)
 
 
+class LaterPostgres(PostgresStore):
+    """Like ``LaterSQLite``, but in PostgreSQL."""
+
+    formats = (1, 2)
+
+
+class NextPostgres(PostgresStore):
+    """Like ``NextSQLite``, but in PostgreSQL."""
+
+    formats = (2,)
+
+
 @dataclass
 class Place:
     """Opens the same store with each version."""
@@ -83,13 +97,26 @@ def file_content(path: Path) -> Any:
     return path.read_bytes() if path.exists() else None
 
 
-@pytest.fixture(params=["sqlite", "valkey", "valkey with shards"])
+def schema_content(server: PostgresServer) -> Any:
+    tables = server.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'hookonce'")
+    return {table: server.execute(f"TABLE hookonce.{table}") for (table,) in tables}
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "valkey", "valkey with shards"])
 def place(request: pytest.FixtureRequest, clock: Any) -> Place:
     if request.param == "sqlite":
         path: Path = request.getfixturevalue("tmp_path") / "hooks.db"
         stores = (SQLiteStore, LaterSQLite, NextSQLite)
         old, later, following = (lambda kind=kind: kind(path, clock=clock) for kind in stores)
         return Place(old, later, following, lambda: file_content(path))
+    if request.param == "postgresql":
+        database: PostgresServer = request.getfixturevalue("shared_postgres")
+        database.execute("DROP SCHEMA IF EXISTS hookonce CASCADE")
+        versions = (PostgresStore, LaterPostgres, NextPostgres)
+        old, later, following = (
+            lambda kind=kind: kind(database.url, clock=clock) for kind in versions
+        )
+        return Place(old, later, following, lambda: schema_content(database))
     server: RedisServer = request.getfixturevalue("valkey")
     shards = 3 if "shards" in request.param else 1
     kinds = (RedisStore, LaterRedis, NextRedis)
@@ -286,7 +313,13 @@ async def test_the_receiver_answers_503_and_is_not_ready_once_the_format_is_unkn
 class Deployment:
     """A new store, on which two versions make calls in a given order."""
 
-    def __init__(self, order: Sequence[str], folder: Path, server: RedisServer | None, clock: Any):
+    def __init__(
+        self,
+        order: Sequence[str],
+        folder: Path,
+        server: RedisServer | PostgresServer | None,
+        clock: Any,
+    ) -> None:
         self.order = order
         self.accepted: set[str] = set()
         self._name = "-".join(order)
@@ -298,6 +331,9 @@ class Deployment:
         if self._server is None:
             kind = LaterSQLite if is_later else SQLiteStore
             return kind(self._path, clock=self._clock)
+        if isinstance(self._server, PostgresServer):
+            kind_of_postgres = LaterPostgres if is_later else PostgresStore
+            return kind_of_postgres(self._server.url, clock=self._clock)
         kind_of_redis = LaterRedis if is_later else RedisStore
         return kind_of_redis(self._server.url, prefix=self._name, clock=self._clock)
 
@@ -307,6 +343,9 @@ class Deployment:
         if self._server is None:
             with closing(sqlite_connection(self._path)) as connection:
                 return int(connection.pragma("user_version"))
+        if isinstance(self._server, PostgresServer):
+            [(number,)] = self._server.execute("SELECT number FROM hookonce.format")
+            return int(number)
         with self._server.client() as client:
             return int(client.hget(f"{{{self._name}:0}}:m", "format"))
 
@@ -333,19 +372,23 @@ class Deployment:
                 assert self.format == 2, self.order
 
 
-@pytest.mark.parametrize("backend", ["sqlite", "valkey"])
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql", "valkey"])
 @pytest.mark.parametrize("first", ["old", "later", "upgrade", "time"])
 async def test_in_every_order_of_calls_the_later_version_sees_each_accepted_event(
     backend: str, first: str, request: pytest.FixtureRequest, clock: Any, pass_time: PassTime
 ) -> None:
     """A step is a call of a version, an upgrade, a pause, or in Valkey the loss of all data."""
-    server: RedisServer | None = None
+    server: RedisServer | PostgresServer | None = None
     steps = ["old", "later", "upgrade", "time"]
     if backend == "valkey":
         server = request.getfixturevalue("valkey")
         steps.append("empty")
+    if backend == "postgresql":
+        server = request.getfixturevalue("shared_postgres")
     folder: Path = request.getfixturevalue("tmp_path")
     for rest in itertools.product(steps, repeat=3):
+        if isinstance(server, PostgresServer):
+            server.empty_store()
         deployment = Deployment((first, *rest), folder, server, clock)
         async with (
             aclosing(deployment.opened(is_later=False)) as old,
@@ -362,7 +405,7 @@ async def test_in_every_order_of_calls_the_later_version_sees_each_accepted_even
                     case "time":
                         pass_time(OLD_SECONDS)
                     case _:
-                        assert server is not None
+                        assert isinstance(server, RedisServer)
                         server.flush()
                         deployment.accepted.clear()
             assert set(await later.known(ENDPOINT, IDS)) == deployment.accepted, deployment.order

@@ -79,7 +79,6 @@ _SERVER_NOW = "extract(epoch FROM clock_timestamp())"
 # fetch, which makes each row of `entries` longer, changes none of the columns in its indexes.
 _VERSION_1 = f"""
 CREATE TABLE {{schema}}.format (number int4 NOT NULL);
-INSERT INTO {{schema}}.format VALUES (1);
 CREATE TABLE {{schema}}.seen (format int4 PRIMARY KEY, at float8 NOT NULL);
 
 CREATE TABLE {{schema}}.ids (
@@ -248,8 +247,15 @@ def schema_sql(schema: str = DEFAULT_SCHEMA) -> str:
         ValueError: the name of the schema would need quotes.
     """
     check_schema_name(schema)
-    tables = "".join(migration.format(schema=schema) for migration in _MIGRATIONS)
-    return f"CREATE SCHEMA IF NOT EXISTS {schema};\n{tables}"
+    return f"CREATE SCHEMA IF NOT EXISTS {schema};\n{_migration(schema, 0, FORMATS[-1])}"
+
+
+def _migration(schema: str, before: int, after: int) -> str:
+    """Return the SQL that migrates a schema from one format to another; 0 is an empty schema."""
+    tables = "".join(migration.format(schema=schema) for migration in _MIGRATIONS[before:after])
+    if before == 0:
+        return f"{tables}INSERT INTO {schema}.format VALUES ({after});\n"
+    return f"{tables}UPDATE {schema}.format SET number = {after};\n"
 
 
 class SchemaFormat:
@@ -308,8 +314,7 @@ class SchemaFormat:
             script = f"SELECT 1 FROM pg_namespace WHERE nspname = '{self._schema}'".encode()
             has_schema = rows((await exchange(connection, [(script, ())]))[0])
             made = [] if has_schema else [f"CREATE SCHEMA {self._schema}"]
-            for migration in _MIGRATIONS[: self._known[-1]]:
-                made += _statements(migration.format(schema=self._schema))
+            made += _statements(_migration(self._schema, 0, self._known[-1]))
             await exchange(connection, [(statement.encode(), ()) for statement in made])
         await exchange(connection, [(b"COMMIT", ())])
 
@@ -361,17 +366,12 @@ class SchemaFormat:
         patience = max(OLD_SECONDS, (lease or 0.0) + SEEN_SECONDS)
         if before < newest and seconds is not None and 0 <= seconds < patience:
             raise in_use(seconds)
-        made = [
-            statement
-            for migration in _MIGRATIONS[before:newest]
-            for statement in _statements(migration.format(schema=schema))
-        ]
-        made.append(f"UPDATE {schema}.format SET number = {newest}")
+        made = _statements(_migration(schema, before, newest))
         await exchange(connection, [*((one.encode(), ()) for one in made), (b"COMMIT", ())])
         self.number = newest
         return Upgrade(before, newest)
 
 
 def _statements(script: str) -> list[str]:
-    """Return the statements of a migration."""
+    """Return the statements of a script."""
     return [statement for part in _END.split(script) if (statement := part.strip())]
