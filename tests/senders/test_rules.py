@@ -70,7 +70,7 @@ def test_attempts_that_overlap_prove_nothing() -> None:
         ({"attempts": 0}, "attempts takes a number from 1"),
         ({"disabling_failures": 2.5}, "disabling_failures takes a whole number"),
         ({"retry_seconds": (1, -1)}, "retry_seconds takes a finite number"),
-        ({"retry_jitter": 1.0}, "retry_jitter takes a share from 0 to below 1"),
+        ({"retry_jitter": 1.0}, "retry_jitter must be at least 0 and less than 1"),
         ({"answer_seconds": 0}, "answer_seconds takes a finite number of seconds above 0"),
         ({"log_seconds": float("nan")}, "log_seconds takes a finite"),
         ({"answer_seconds": "15"}, "answer_seconds takes seconds"),

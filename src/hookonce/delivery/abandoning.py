@@ -17,7 +17,7 @@ async def abandon(handling: Handling) -> None:
     """Release the claim without a settlement; repeat until the store answers or the claim ends.
 
     Nothing can cancel a handler that runs in a thread, and no other attempt may run beside that
-    thread. Then the claim is extended once more instead, and expires.
+    thread. So while a thread runs, the claim is not released but extended once more, and expires.
 
     Args:
         handling: the handlers of the attempt, which have ended or were stopped.

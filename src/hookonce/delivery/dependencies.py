@@ -69,7 +69,7 @@ class Dependencies:
         store: remembers claims, key locks and results.
         inbox: the same store if events wait in it for workers; otherwise None.
         handler_table: the handlers, and which of them are for an event.
-        rules: by which rules the sender delivers, as far as a receiver can count its attempts.
+        rules: the sender's rules; ``attempts`` is None if a receiver cannot count the attempts.
         limits: time limits.
         clock: Unix time in seconds.
         observers: notified of every step.

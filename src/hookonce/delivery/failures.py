@@ -23,7 +23,7 @@ def notify_end(lease: Lease, outcome: Outcome, recorded: AfterFailure | None = N
     Args:
         lease: the lease of the attempt.
         outcome: the answer.
-        recorded: the settlement that the store has recorded; None if it has recorded nothing.
+        recorded: the settlement that the store has recorded; None if nothing was recorded.
     """
     observers, delivery, number = lease.dependencies.observers, lease.delivery, lease.number
     match recorded:

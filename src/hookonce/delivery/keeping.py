@@ -22,11 +22,12 @@ async def keep_body(lease: Lease, until: float | None) -> Ownership:
 
     Args:
         lease: the lease of the attempt.
-        until: until when the sender may deliver the event again, in Unix time; None if it will not.
+        until: until when the sender may deliver the event again, in Unix time; None if the sender
+            will not deliver it again.
 
     Returns:
-        Whether this attempt still owns the event. HELD also if the store keeps no bodies or fails:
-        then nothing says that the claim was lost.
+        Whether this attempt still owns the event. HELD also if the store keeps no bodies or fails,
+        because then the claim may still be valid.
     """
     store = lease.dependencies.store
     if not store.keeps_bodies:
@@ -54,7 +55,8 @@ async def keep_in_flight(
     Args:
         dependencies: what all attempts of the receiver share.
         arrived: the delivery.
-        until: until when the sender may deliver it again, in Unix time; None if it will not.
+        until: until when the sender may deliver the event again, in Unix time; None if the sender
+            will not deliver it again.
     """
     store = dependencies.store
     if not store.keeps_bodies:

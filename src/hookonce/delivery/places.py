@@ -12,9 +12,9 @@ _MOST_UNRECORDED = 4
 class Places:
     """Counts the attempts of a worker.
 
-    An attempt whose handlers have ended only needs to be recorded, so it leaves its place to
-    another attempt. But if the store is slow, too many unrecorded attempts keep others from
-    beginning.
+    When the handlers of an attempt have ended, the attempt only needs to be recorded, so it leaves
+    its place to another attempt. If the store is slow and too many attempts are unrecorded, no
+    further attempt begins.
 
     Args:
         most: how many events may be handled at once.

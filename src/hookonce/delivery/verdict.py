@@ -51,7 +51,7 @@ def redelivered_until(rules: Rules, event: Event[Any] | None, sent_at: float) ->
     the schedule.
 
     Args:
-        rules: by which rules the sender delivers.
+        rules: the rules by which the sender delivers.
         event: the event; None if it cannot be read. Such an event, and an event without a time,
             counts as created when it was sent.
         sent_at: the signed time of this delivery, in Unix time.

@@ -1,8 +1,8 @@
 """Runs a handler's work in a transaction that is rolled back, and counts the rows it changes.
 
-A row of the ledger proves that nothing was committed, as it proves the opposite for an effect: the
-transaction inserts it first. After the rollback, another transaction looks for the row. The row has
-a key of its own, so it locks nothing that an attempt at the event needs.
+The transaction first inserts a row into the ledger. After the rollback, another transaction looks
+for the row: if it is missing, nothing was committed. The row has a key of its own, so it locks
+nothing that an attempt at the event needs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class RolledBack:
 
     Attributes:
         seconds: how long the work took.
-        rows: how many rows it changed, by table; None if the database does not tell, or if the work
-            raised.
+        rows: how many rows it changed, by table; None if the work raised, or if the database does
+            not count changes.
         has_committed: whether the work has committed its transaction itself, so that a part of its
             changes is in the database.
     """
@@ -48,13 +48,13 @@ async def roll_back(
 ) -> None:
     """Run a handler's work in a transaction, and roll the transaction back.
 
-    A serialization failure or a deadlock is tried again, as for an effect.
+    After a serialization failure or a deadlock, the work runs again, as for an effect.
 
     Args:
         ledger: begins the transaction.
         handler: the handler's name.
         work: changes the user's tables.
-        found: takes the results.
+        found: receives the results.
 
     Raises:
         LedgerError: the work has ended its transaction, or it is unknown whether it has.

@@ -38,7 +38,7 @@ class Deliveries:
     """The deliveries of the workspace: their schedule and their log.
 
     Args:
-        rules: by which rules the sender delivers. A rule that it does not publish is not applied;
+        rules: the rules by which the sender delivers. A rule that is None is not applied;
             without a schedule it retries by the example of the specification.
         seed: determines every random draw.
         rotate: rotates an endpoint's secret; None forbids chaos to do so.

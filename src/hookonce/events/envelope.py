@@ -38,9 +38,9 @@ class Envelope:
 
     A place is a path of names, such as ``type`` or ``meta.type``, or a function of the parsed body.
     A body that lacks one of these fields is unreadable. The other fields of the body's top level
-    are fields of the event: declare them on the event class. A field that is not the event's own
-    ``id``, ``type``, ``created_at`` or ``data``, but has one of these names, is called ``body_id``,
-    ``body_type`` and so on.
+    are fields of the event: declare them on the event class. If such a field has the name of an
+    event's own field (``id``, ``type``, ``created_at`` or ``data``), the event has it as
+    ``body_id``, ``body_type`` and so on.
 
     Attributes:
         type: the place of the event type.
@@ -97,8 +97,8 @@ class Envelope:
 
         Args:
             body: the parsed body.
-            message_id: the signed webhook-id, which is the event's id, unless the envelope has a
-                place for an id. Without either, it is the text at ``id``, or empty.
+            message_id: the signed webhook-id. It becomes the event's id, unless the envelope has a
+                path for the id. Without both, the event's id is the body's text ``id``, or empty.
 
         Raises:
             MissingFieldError: the body lacks a field of the envelope.

@@ -49,17 +49,17 @@ class _NothingElse(UnknownEvent):
 class EventParser:
     """Parses verified bodies as typed events.
 
-    Pydantic reads JSON that has the names of ``Event``. The bodies of the default sender have these
-    names; the envelope of another sender first writes the body in these names.
+    Pydantic reads JSON that has the field names of ``Event``. The bodies of the default sender have
+    these names. For another sender, the envelope first renames the fields.
 
     Args:
         classes: the user's own event classes; a class for a type of the sender replaces the
             sender's class.
-        sender: whose bodies they are, such as ``hookonce.senders.openai``; the Social Publishing
+        sender: the sender of the bodies, such as ``hookonce.senders.openai``; the Social Publishing
             Service by default.
 
     Attributes:
-        classes: the class of each event type that has one.
+        classes: the known event types, each with its class.
 
     Raises:
         TypeError: a class names no event type, or ``sender`` is no sender.

@@ -18,7 +18,7 @@ def body_of(event: Event[Any], envelope: Envelope, *, exclude_unset: bool = Fals
     Args:
         event: the event.
         envelope: where the sender's bodies have type, time and data.
-        exclude_unset: leave out the fields that the event has only by their defaults.
+        exclude_unset: leave out the fields that were not set and have only their defaults.
 
     Raises:
         TypeError: a place of the envelope is a function, which cannot be reversed.

@@ -47,8 +47,9 @@ class KeepingStore(HandledStore, Reports, Protocol):
 class HandledEvents:
     """The handled events of one endpoint, for as long as their deliveries are kept.
 
-    Get it from ``Receiver.handled``. Nothing older than ``keep_handled`` is returned, even if the
-    store has not deleted it yet. Every method raises StoreError if the store fails.
+    Get it from ``Receiver.handled``. No method returns a delivery that is older than
+    ``keep_handled``, even if the store has not deleted it yet. Every method raises StoreError if
+    the store fails.
 
     To run a handler again, open a batch and replay it::
 
@@ -141,8 +142,8 @@ class HandledEvents:
         batch was begun. It stays open until all of them are replayed. A call with the same
         arguments joins it, in any process and after any crash, so each event is replayed once.
 
-        If the last batch had the same arguments and is finished, it is returned: its
-        ``finished_at`` is not None, and it has nothing left. Begin another with ``new``.
+        If the last batch had the same arguments and is finished, the call returns that batch: its
+        ``finished_at`` is not None, and it has nothing left. Pass ``new`` to begin another.
 
         Args:
             handler: the name of the handler that runs again.
@@ -151,21 +152,21 @@ class HandledEvents:
                 or a ``timedelta`` before the start of the batch.
             where: only events whose body meets all these conditions, as in ``DeadLetters.list``.
             event_ids: only events with these webhook-ids.
-            late: with ``latest_by``, also replay an event if a newer one of its key has succeeded.
-                Such a batch runs one event after the other, in the order of their creation. It does
-                not lower the watermark.
+            late: with ``latest_by``, also replay an event if a newer event with the same key has
+                succeeded. Such a batch runs one event after the other, in the order of their
+                creation. It does not lower the watermark.
             new_key: let ``context.idempotency_key`` differ from that of earlier runs, so that a
                 service that you call repeats its effect, too.
-            new: begin another batch, with a higher generation, although the last one had the same
-                arguments and is finished; or although a batch with other arguments is open, which
-                then ends.
+            new: begin another batch, with a higher generation: after a finished batch with the same
+                arguments, or instead of an open batch with other arguments, which then ends.
             dry_run: return the batch as it would be, and store nothing.
 
         Raises:
             LookupError: this process has no such handler; or the delivery of one of ``event_ids``
                 is not kept, or the handler has not finished it.
-            ReplayError: a batch with other arguments is open, or ``new`` would begin a second one
-                with the same arguments; or the open batch is older than the store's retention.
+            ReplayError: a batch with other arguments is open; or ``new`` would begin a second open
+                batch with the same arguments; or the open batch is older than the store's
+                retention.
             ValueError: an argument cannot be used.
         """
         self._check_handler(handler)
@@ -270,13 +271,13 @@ class HandledEvents:
     async def replay(self, event_id: str, batch: ReplayBatch) -> Outcome:
         """Replay one event of a batch, and return the outcome.
 
-        The event stays handled. Its replay is an event of its own, which is handled once for each
-        handler and generation, whoever asks for it and however often: a second call is answered
-        ``duplicate``. The handler sees ``context.is_replay`` and ``context.generation``. A ledger
-        records its effect again, once for the generation; key locks hold.
+        The event stays handled. The store treats its replay as a separate event, so a replay runs
+        once for each handler and generation: a second call returns ``duplicate``, in every process.
+        The handler sees ``context.is_replay`` and ``context.generation``. A ledger records the
+        effect once for each generation. Key locks apply as usual.
 
-        While another process replays the event, the call waits. If the handler fails, it is tried
-        three times. Then the replay is a dead letter with the id ``EVENT_ID.GENERATION.HANDLER``.
+        While another process replays the event, the call waits. If the handler fails three times,
+        the replay becomes a dead letter with the id ``EVENT_ID.GENERATION.HANDLER``.
 
         Args:
             event_id: the webhook-id of the handled event.
@@ -285,7 +286,7 @@ class HandledEvents:
         Raises:
             LookupError: the delivery is not kept, the handler has not finished it, or this process
                 has no such handler for it.
-            PayloadError: the body cannot be read as an event any more.
+            PayloadError: this version cannot read the body as an event.
         """
         return await self._replay(event_id, batch, Pace(None))
 
@@ -406,7 +407,7 @@ class HandledEvents:
         """Return whether to continue the last batch; if False, begin another batch.
 
         Raises:
-            ReplayError: neither is safe.
+            ReplayError: it is safe neither to continue the last batch nor to begin another.
         """
         if last.finished_unix is not None:
             return last.plan == plan and not new
@@ -439,7 +440,8 @@ class HandledEvents:
     def _kept(self, wanted: EventFilter) -> EventFilter:
         """Return the filter, limited to events that are not older than ``keep_handled``.
 
-        The store goes by the time that was valid at the success, which may have been longer.
+        The store deletes a delivery by the limit at the time of its success, which may have been
+        longer.
         """
         return replace(wanted, since_unix=max(self._oldest, wanted.since_unix or 0.0))
 

@@ -1,7 +1,7 @@
 """Events that a worker has fetched, but cannot begin yet.
 
-Fetching takes time. Without prefetched events, each place would stand empty for that time after
-each handler.
+Fetching takes time. Without prefetched events, a place would stay empty during a fetch after each
+handler.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ..delivery.attempt import Attempt
 from ..delivery.instant import Instant
 from ..stores.values import Claimed, DeliveryKey
 
-# The most events to prefetch, as a multiple of the concurrency. Quick handlers may handle several
-# times as many events during one fetch.
+# The largest number of prefetched events, as a multiple of the concurrency. Quick handlers can
+# handle several times as many events during one fetch.
 _MOST_AHEAD = 4
-# The longest wait of a prefetched event. After it the worker returns the event, so that another
-# worker can handle it if the handlers here have become slow.
+# The longest wait of a prefetched event. Then the worker returns the event, so that another worker
+# can handle it if the handlers here have become slow.
 _LONGEST_WAIT_SECONDS = 1.0
 
 
@@ -57,9 +57,9 @@ class Prefetch:
         """Adapt the number of events to fetch to the speed of the handlers and of the store.
 
         Args:
-            left: how many attempts have left their places since the last fetch ended.
-            seconds: how long that took, with the next fetch.
-            fetch_seconds: how long that fetch took.
+            left: how many attempts have left their places between the ends of the last two fetches.
+            seconds: the time between the ends of the last two fetches.
+            fetch_seconds: how long the last fetch took.
         """
         needed = round(left * fetch_seconds / seconds) if seconds > 0 else 0
         self._needed = max(needed, (needed + self._needed) // 2)

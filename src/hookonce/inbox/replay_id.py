@@ -14,16 +14,16 @@ _ID = re.compile(r"([^.]+)\.([0-9]+)(l?)(k?)\.(.+)", re.DOTALL)
 class ReplayId(NamedTuple):
     """The replay of a handled event by one handler; the store treats the replay as an event.
 
-    As text it is ``EVENT_ID.GENERATION.HANDLER``. An ``l`` after the generation says ``late``, and
-    a ``k`` says ``new_key``: so a dead letter says how it has to run. No delivered event has such
-    an id: the signature covers ``webhook-id.timestamp.body``, so a webhook-id contains no full
-    stop.
+    As text it is ``EVENT_ID.GENERATION.HANDLER``. An ``l`` after the generation stands for
+    ``late``, and a ``k`` for ``new_key``, so the id of a dead letter says how to run it. No
+    delivered event has such an id: the signature covers ``webhook-id.timestamp.body``, so a
+    webhook-id contains no full stop.
 
     Attributes:
         event_id: the webhook-id of the handled event.
         generation: the number of the replay, from 1.
         handler: the handler that runs again.
-        late: whether it also runs if a newer event of its key has succeeded.
+        late: whether it also runs if a newer event with the same key has succeeded.
         new_key: whether its idempotency key differs from that of earlier runs.
     """
 

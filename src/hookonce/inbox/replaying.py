@@ -42,7 +42,7 @@ class Pace:
     """Limits how many attempts begin in a second.
 
     Args:
-        rate: the number; None for no limit.
+        rate: the largest number of attempts; None for no limit.
 
     Raises:
         ValueError: the rate is not positive.
@@ -69,7 +69,7 @@ async def in_parallel(
 ) -> AsyncGenerator[T, None]:
     """Make calls, at most ``at_once`` at a time; yield each result as soon as its call ends.
 
-    If the iteration ends early, the calls in flight are cancelled, and their end is awaited.
+    If the iteration ends early, cancel the calls in flight and wait for their ends.
     """
     waiting, running = iter(calls), set[asyncio.Task[T]]()
     try:

@@ -1,8 +1,8 @@
 """Finds the unfinished events in a store that a version of an application cannot correctly finish.
 
-The store remembers by their names which handlers of an event have finished, and which are
-outstanding. A version that lacks an outstanding handler cannot complete the event. A version that
-has renamed a finished handler runs it again.
+For each event, the store remembers the names of the finished handlers and of the outstanding
+handlers. A version that lacks an outstanding handler cannot complete the event. A version that has
+renamed a finished handler runs it again.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Misfit:
         event_id: the id of the event in the store.
         event_type: the type of the event; None if its body could not be read.
         problem: what is wrong.
-        handlers: the handlers that the event needs, or that have finished, and that the version
-            lacks.
-        would_run: for ``RENAMED``, the handlers that would run, and that the event has never
-            needed.
+        handlers: the handlers that the version lacks: those that the event needs, or, for
+            ``RENAMED``, those that have finished.
+        would_run: for ``RENAMED``, the handlers that would run although the event has never needed
+            them.
     """
 
     endpoint: str
@@ -105,8 +105,8 @@ def misfits_of(table: HandlerTable, event: Unfinished) -> list[Misfit]:
         found.append(misfit(Problem.NO_HANDLER))
     if delivery.event_type is None or again is not None:
         return found
-    # Leave out outstanding handlers: the store recorded them by their present names, so none of
-    # them is a finished handler under a new name.
+    # Leave out outstanding handlers: the store knows them by their present names, so none of them
+    # is a finished handler with a new name.
     gone = event.finished - {handler.name for handler in table.handlers}
     would_run = frozenset(own - event.finished - event.outstanding)
     if gone and would_run:
@@ -121,8 +121,8 @@ class UnfinishedStore(InboxListing, DeadLetterQueue, Protocol):
 async def misfits(receiver: Receiver, store: UnfinishedStore) -> AsyncIterator[Misfit]:
     """Yield every misfit among the unfinished events of a receiver's endpoint.
 
-    These are the events of the inbox, the dead letters and the kept deliveries. An event without an
-    inbox that waits for the sender's next delivery is in no list.
+    These are the events of the inbox, the dead letters and the kept deliveries. Without an inbox,
+    the store does not list an event that waits for the sender's next delivery.
 
     Args:
         receiver: the new version of the receiver; it need not be open.

@@ -163,7 +163,7 @@ async def compare(
         has_handler: returns whether a handler is registered for a type.
         since: how far back to look; see ``Receiver.reconcile``.
         clock: returns Unix time in seconds.
-        rules: by which rules the sender delivers, and how long it keeps its log.
+        rules: the rules by which the sender delivers, and how long it keeps its log.
 
     Raises:
         ClientError: the service does not return its log.
@@ -242,7 +242,7 @@ def beginning(since: datetime | timedelta | None, *, now: datetime, rules: Rules
     Args:
         since: a time with an offset, or a time span before now; None for the whole log.
         now: the present.
-        rules: by which rules the sender delivers.
+        rules: the rules by which the sender delivers.
 
     Raises:
         ValueError: ``since`` has no offset, or does not lie in the past. A comparison that begins

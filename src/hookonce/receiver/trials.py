@@ -60,9 +60,9 @@ class Trial:
         error: what the handler has raised, or what is wrong with its event or its transaction; None
             after a success.
         seconds: how long the handler ran.
-        rows: how many rows the handler has changed before they were rolled back, by table; SQLite
-            knows only their sum, as ``all tables``. None if the database does not tell, after an
-            error, and without a ledger.
+        rows: how many rows the handler changed before the rollback, by table; SQLite knows only
+            their sum, as ``all tables``. None after an error, without a ledger, and if the database
+            does not count changes.
         has_committed: whether the handler has committed its transaction itself, so that a part of
             its changes is in the database.
     """
@@ -152,7 +152,7 @@ class Trials:
     ) -> AsyncIterator[tuple[Kept, Delivery, DeadReason | None]]:
         """Yield deliveries with their bodies: first of dead letters, then of handled events.
 
-        Leave out events that arrive in the meantime: there may be no end of them.
+        Leave out events that arrive during the trials: with them the trials might never end.
         """
         store, before = self._store, self._dependencies.clock()
         if kept in {None, Kept.DEAD}:

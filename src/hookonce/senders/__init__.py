@@ -1,8 +1,8 @@
 """Senders: the services that sign by Standard Webhooks, and the rules of their deliveries.
 
 A ``Sender`` is one frozen value with everything that differs between services: the headers that
-carry the signature, the hints, and the rules of delivery. The values below are built in. A sender
-of your own is such a value too.
+carry the signature, the hints, and the rules of delivery. ``openai``, ``publishing``, ``standard``
+and ``svix`` are built in. For another service, make a ``Sender`` of your own.
 """
 
 from ..events import Envelope

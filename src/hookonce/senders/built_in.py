@@ -46,8 +46,8 @@ publishing: Sender = Sender(
 )
 """The Social Publishing Service, by its interface document; the default of every receiver.
 
-The document names the service's own two headers by their endings, so their prefix is unknown until
-``with_service`` names it. It does not say whether the service reads ``Retry-After``.
+The document gives only the endings of the service's own two headers; ``with_service`` sets their
+prefix. The document does not say whether the service reads ``Retry-After``.
 """
 
 standard: Sender = Sender(
@@ -62,9 +62,10 @@ standard: Sender = Sender(
 )
 """Any service that follows the Standard Webhooks specification, version 1.0.0.
 
-The specification recommends rules, but requires none of them: its schedule of 75 hours 35 minutes
-is an example, so the number of attempts is unknown, and the schedule only bounds how long an event
-is remembered (https://github.com/standard-webhooks/standard-webhooks, spec/standard-webhooks.md).
+The specification recommends rules, but requires none of them. Its schedule of 75 hours 35 minutes
+is an example, so the number of attempts is unknown: the schedule only says how long a store must
+remember an event. See https://github.com/standard-webhooks/standard-webhooks, file
+spec/standard-webhooks.md.
 """
 
 svix: Sender = Sender(

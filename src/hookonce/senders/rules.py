@@ -32,12 +32,12 @@ _RESERVE_SECONDS = _HOUR
 class Rules:
     """The rules by which a sender delivers; a rule is None if the sender does not publish it.
 
-    The guide's page on senders says what None means for each rule: always the safe thing.
+    If a rule is None, the receiver makes the safe choice: see the guide's page on senders.
 
     Attributes:
         answer_seconds: how long the sender waits for an answer.
         retry_seconds: the waits before attempts 2, 3, 4 and so on, each counted from the attempt
-            before; an example of them if ``attempts`` is None.
+            before; only an example if ``attempts`` is None.
         retry_jitter: the random part of each wait: with 0.1 a wait is 90 to 110 percent.
         attempts: the largest number of attempts to deliver an event.
         retry_span_seconds: how long after an event's creation the sender delivers it again, for a
@@ -80,7 +80,7 @@ class Rules:
             object.__setattr__(self, "retry_seconds", waits)
         if self.retry_jitter is not None and not 0 <= self.retry_jitter < 1:
             raise ValueError(
-                f"retry_jitter takes a share from 0 to below 1, not {self.retry_jitter!r}"
+                f"retry_jitter must be at least 0 and less than 1, not {self.retry_jitter!r}"
             )
         for name, kind in (("reads_retry_after", bool), ("test_type", str)):
             if not isinstance(getattr(self, name), kind | None):
@@ -121,9 +121,9 @@ class Rules:
     def last_attempt_seconds(self) -> float | None:
         """The age of an event at which an attempt is certainly the last attempt.
 
-        It lies in the middle between the latest time of the attempt before and the earliest time of
-        the last attempt, in whole hours where the schedule allows that. None if the sender does not
-        publish its attempts, their schedule and its jitter, or if the two times overlap.
+        It lies in the middle between the latest time of the second-to-last attempt and the earliest
+        time of the last attempt, in whole hours where the schedule allows that. None if the sender
+        does not publish its attempts, their schedule and its jitter, or if the two times overlap.
         """
         if self.attempts == 1:
             return 0.0
@@ -139,10 +139,10 @@ class Rules:
 
     @property
     def tried_retry_seconds(self) -> tuple[float, ...]:
-        """The waits between the attempts of test senders and simulations.
+        """The waits between attempts, for test senders and simulations.
 
-        This is the published schedule. Without one, it is the example of the specification, as far
-        as it fits into the published span and number of attempts.
+        This is the published schedule. Without one, it is the specification's example schedule, as
+        far as it fits into the published span and number of attempts.
         """
         if self.retry_seconds is not None:
             return self.retry_seconds
@@ -161,7 +161,7 @@ def retention_fault(rules: Rules, retention_seconds: float | None) -> str | None
     """Return why a store or a ledger forgets handled events too early for a sender, or None.
 
     Args:
-        rules: by which rules the sender delivers.
+        rules: the rules by which the sender delivers.
         retention_seconds: how long handled events are remembered; None if that is unknown.
     """
     span = rules.span_seconds

@@ -31,18 +31,18 @@ class Sender:
         name: a short name for messages and commands.
         headers: the prefixes of the signed headers: with ``("webhook", "svix")`` a delivery carries
             ``webhook-id``, ``webhook-timestamp`` and ``webhook-signature``, or ``svix-id`` and so
-            on. A delivery that carries two families has to carry the same values in both.
+            on. A delivery that carries two families must carry the same values in both.
         envelope: where the bodies have the type, the time and the data of an event; by default as
             the payload of the specification.
-        event_classes: the classes of the sender's event types. A handler's classes are known
-            without being named here.
+        event_classes: the classes of the sender's event types. The classes that handlers are
+            registered for need not be listed.
         unknown_event: the class of events whose type has no class.
-        handshake: answers the sender's challenge, which some senders send first: returns the JSON
-            object of the answer, or None for every body that is no challenge. It gets the parsed
-            body of a genuine delivery. An exception is answered 500.
+        handshake: answers the challenge that some senders send first. The function gets the parsed
+            body of a genuine delivery, and returns the JSON object of the answer, or None if the
+            body is no challenge. If it raises an exception, the answer is 500.
         hints: the names of the headers outside the signature that tell the event's type and the
             number of the attempt; None if the sender has no such headers.
-        rules: by which rules the sender delivers.
+        rules: the rules by which the sender delivers.
         tolerance_seconds: how far a timestamp may be from the clock, in both directions, unless the
             receiver says otherwise.
 

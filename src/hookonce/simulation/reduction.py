@@ -44,14 +44,14 @@ def reduced(
 ) -> SimulationReport:
     """Return the report of the smallest scenario that breaks the same rule.
 
-    Of several rules it is the rule with the most findings. The function runs the same receiver many
-    times, with fewer and fewer events and faults. Each run gives new ids to its events, so that a
-    handler's own record of known events does not disturb the next run. If no other run breaks the
-    rule, the report is returned as it is.
+    If the receiver broke several rules, the function tries the rule with the most findings first.
+    It runs the same receiver many times, with fewer and fewer events and faults. Each run gives new
+    ids to its events, so that a handler's own record of known events does not disturb the next run.
+    If no other run breaks a rule, the report is returned as it is.
 
     Args:
         report: a report of ``simulate`` or ``replay``.
-        seconds: when to stop; the smallest scenario so far is returned then.
+        seconds: the time limit; after it, the smallest scenario so far is returned.
         progress: called after each run with the number of runs, and with the number of events and
             of faults in the smallest scenario so far.
 

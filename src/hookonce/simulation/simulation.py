@@ -139,7 +139,7 @@ def simulate(
         chaos: the probability of a disturbance at each request, and of a fault at each call of a
             handler, from 0 to 1.
         seed: repeats the events and faults of the simulation with this seed; random by default.
-            Stores and handlers outside the process rarely change a simulation with the same seed.
+            With a store or services outside the process, a repetition differs in rare cases.
         store: the URL of a store, such as ``memory://`` or ``redis://localhost/0``. The simulation
             uses a new endpoint in it. By default it uses SQLite in a temporary folder.
         mode: where handlers run.
@@ -241,8 +241,9 @@ def simulate_in(
 ) -> SimulationReport:
     """Run a simulation like ``simulate``, in an event loop and with a port that exist already.
 
-    A module may read the port's address from the environment when it is imported. Its receivers may
-    share engines, pools and clients, which belong to one event loop.
+    Several simulations can share one loop and one port. A module may read the port's address from
+    the environment when it is imported, and its receivers may share engines, pools and clients,
+    which belong to one event loop.
 
     Args:
         runner: a virtual runner.

@@ -21,7 +21,7 @@ from .report import (
     recorded,
 )
 
-# If a timeline would have more events than this, it shows only the events of the first finding.
+# A timeline of more events than this shows only the events of the first finding.
 _MOST_EVENTS = 5
 _MOST_LINES = 60
 

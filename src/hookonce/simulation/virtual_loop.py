@@ -103,7 +103,7 @@ _current_block: ContextVar[_Block | None] = ContextVar("_current_block", default
 
 
 class _SkippingSelector(selectors.BaseSelector):
-    """A selector that moves virtual time on instead of waiting, if no real event can come.
+    """A selector that advances virtual time instead of waiting, if no real event can come.
 
     Attributes:
         turn: the number of calls of ``select``.

@@ -1,7 +1,7 @@
 """Filters of the lists of events: dead letters, the inbox and handled events.
 
-A store applies the filters of ``Wanted``. It has no index of what is in a body, so ``where`` is
-judged here: `select` reads the events in pages and their bodies a few at a time.
+A store applies the filters of ``Wanted``. A store has no index of the contents of bodies, so
+`select` applies ``where``: it reads the events in pages, and their bodies a few at a time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Condition:
         """Parse a condition such as ``data.platform=instagram``.
 
         Raises:
-            ValueError: the text is no such condition.
+            ValueError: the text is not a condition.
         """
         names, equals, value = text.partition("=")
         path = tuple(names.split("."))
@@ -85,7 +85,8 @@ class EventFilter:
     Attributes:
         endpoint: the name of the receiving endpoint.
         event_type: the event type.
-        handler: a handler that has failed or has not run, or of handled events, has finished.
+        handler: in lists of handled events, a handler that has finished; in other lists, a handler
+            that has failed or has not run.
         reason: why an event became a dead letter.
         since_unix: as in ``Wanted``.
         where: conditions on the body, all of which must be met; see ``Condition``.
@@ -138,7 +139,7 @@ async def select(
 
     Args:
         find: the method of the store that lists the events.
-        load: the method of the store that returns one of them with its body.
+        load: the method of the store that returns one event with its body.
         wanted: the filter.
         after: the ``place`` of an event; the listing continues after it.
         limit: the largest number to return; fewer are returned only at the end of the list.

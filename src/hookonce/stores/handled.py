@@ -4,10 +4,10 @@ A receiver with ``keep_handled`` completes its events by ``complete_and_keep`` i
 ``Claims.complete``: the event is done and its delivery is kept in one commit, so that neither
 exists without the other. The event itself stays done; only an operator's replay reads the delivery.
 
-The caller says at each call how long a delivery is kept and how many bytes an endpoint may keep.
-Every delivery has the time at which it expires. From then on no call returns it, whether it is
-deleted yet or not. Stores delete in small steps: with each delivery that they keep, a few of the
-oldest that have expired or are too many, and the others in ``Reports.prune``.
+Each call says how long its delivery is kept and how many bytes an endpoint may keep. Every delivery
+has a time at which it expires. From then on no call returns the delivery, even if it is not deleted
+yet. Stores delete in small steps: each call that keeps a delivery deletes a few of the oldest
+deliveries that have expired or exceed the limit. ``Reports.prune`` deletes the others.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Keeping(NamedTuple):
 class WantedHandled(Wanted, total=False):
     """Filters of a listing of handled events.
 
-    The filters ``endpoint``, ``event_type`` and ``event_id`` are those of ``Wanted``. The filter
-    ``handler`` is a handler that has finished, and ``since_unix`` the time since which events were
-    handled.
+    The filters ``endpoint``, ``event_type`` and ``event_id`` are those of ``Wanted``. ``handler``
+    selects events that this handler has finished, and ``since_unix`` events that were handled at
+    this time or later.
 
     Attributes:
         before_unix: Unix seconds; only events handled before that time.
@@ -115,9 +115,9 @@ class HandledStore(Protocol):
     ) -> None:
         """Record that the event is handled, as ``Claims.complete`` does, and keep its delivery.
 
-        Both are one change. The call may be repeated, and another caller may complete the same
-        event: the delivery that is kept first stays. Once it has expired, a new one replaces it. A
-        body that is larger than ``max_bytes`` is not kept.
+        Both happen in one commit. The call may be repeated, and another caller may complete the
+        same event: the delivery that is kept first stays. After it has expired, a new delivery
+        replaces it. A body that is larger than ``max_bytes`` is not kept.
 
         Args:
             claim: the claim, even if it was lost.
@@ -149,8 +149,8 @@ class HandledStore(Protocol):
     ) -> ReplayBatch:
         """Begin a batch if its generation is higher than that of the handler's last batch.
 
-        The batch replaces the handler's last one. The call may be repeated, and several callers may
-        begin the same generation: the first begins it, and all get the same batch.
+        The batch replaces the handler's last batch. The call may be repeated, and several callers
+        may begin the same generation: the first begins it, and all get the same batch.
 
         Returns:
             The handler's last batch.

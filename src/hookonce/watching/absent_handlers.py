@@ -21,8 +21,9 @@ class AbsentHandlers:
     """Remembers the last event that needed handlers which this process does not have.
 
     Args:
-        rules: by which rules the sender delivers. The warning stays for the longest pause between
-            two attempts at an event; for the whole span if the sender publishes no schedule.
+        rules: the rules by which the sender delivers. The warning stays for the longest wait
+            between two attempts at an event, or for the whole span if the sender publishes no
+            schedule.
     """
 
     def __init__(self, rules: Rules) -> None:

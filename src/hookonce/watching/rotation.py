@@ -59,7 +59,7 @@ class RotationWatch:
     Args:
         secrets: returns the secrets in force, newest first.
         clock: Unix time in seconds.
-        rules: by which rules the sender delivers.
+        rules: the rules by which the sender delivers.
 
     Attributes:
         current: the rotation under way, if there is one.

@@ -28,7 +28,7 @@ class UnreadableDeliveries(NamedTuple):
 
     Attributes:
         since_unix: when the first of them arrived, in Unix seconds.
-        deliveries: how many they are.
+        deliveries: their number.
         field: the path of the field that is missing or wrong in the last body; None if the fault is
             not in one field.
         fault: why the last body could not be read; names no value of the body.

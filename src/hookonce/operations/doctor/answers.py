@@ -224,7 +224,7 @@ def time_finding(place: str, seconds: float, rules: Rules) -> Finding:
     Args:
         place: the first part of the finding's name.
         seconds: how long it took.
-        rules: by which rules the sender delivers.
+        rules: the rules by which the sender delivers.
     """
     check = f"{place}.time"
     if seconds > _SLOW_SHARE * rules.patience_seconds:

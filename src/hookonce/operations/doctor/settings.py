@@ -75,7 +75,7 @@ def retention_finding(seconds: float | None, rules: Rules) -> Finding:
 
     Args:
         seconds: how long; None if that is unknown.
-        rules: by which rules the sender delivers.
+        rules: the rules by which the sender delivers.
     """
     wanted = max(
         DEFAULT_RETENTION.total_seconds(), rules.span_seconds, (rules.log_seconds or 0.0) + _DAY

@@ -1,6 +1,6 @@
-"""The record of an event, and the state that follows from it and from the clock.
+"""The record of an event, and the state that follows from the record and the clock.
 
-No sweeper has to run: an ended lease or schedule changes the state without a write.
+When a lease or a schedule ends, the state changes without a write, so no background task is needed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class DeadLetterRecord(NamedTuple):
     """A dead letter, or a kept delivery that may become one.
 
     Attributes:
-        reason: why it is, or would be, a dead letter.
+        reason: why the event is, or would be, a dead letter.
         error: what failed.
         buried_unix: Unix time at which it became, or will become, a dead letter.
-        is_kept: whether the delivery is only kept: it is no dead letter while an attempt runs.
-        sender_retries: whether it is no dead letter before ``buried_unix`` either, because the
-            sender may send the event again.
+        is_kept: whether this is a kept delivery, which is no dead letter while an attempt runs.
+        sender_retries: whether the kept delivery is also no dead letter before ``buried_unix``,
+            because the sender may send the event again.
     """
 
     reason: DeadReason
@@ -190,7 +190,8 @@ def error_text(error: str) -> str:
 def as_shown(record: Record, moment: Moment) -> Record:
     """Return the record for operators; a lease from before a restart of the clock shows as ended.
 
-    Only a restart makes a lease end later than its length allows. Then the owner is probably gone.
+    Only a restart of the clock can leave a lease more time than its length. Then the owner is
+    probably gone.
     """
     is_over = record.until > moment.now + record.lease
     return record._replace(until=moment.now) if is_over else record

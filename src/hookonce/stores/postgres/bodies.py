@@ -1,12 +1,12 @@
 """Rotation of the partitions of bodies, so that the bodies of handled events free their disk space.
 
-New bodies go to the current partition. When it is large or old, another, empty partition becomes
-the current one. A partition that no entry needs any more is truncated, so no body is ever deleted
-by itself and no dead row is left. If only few events of a partition still wait, their bodies are
-copied to the current partition first.
+New bodies go to the current partition. When that partition is large or old, an empty partition
+becomes the current partition. A partition that no entry needs is truncated. So no statement deletes
+single bodies, which would leave dead rows. If only few events of a partition still wait, their
+bodies are copied to the current partition first.
 
-Each step is a transaction of its own, and relies only on what it reads there. A process that dies
-in between leaves nothing to repair, and another process goes on.
+Each step is a transaction of its own, and relies only on what it reads itself. If a process dies
+between two steps, another process continues, and nothing needs repair.
 
 A partition must not be truncated while an event needs it:
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 FULL_BYTES = 64 * 1024 * 1024
 """A partition gets no more bodies when it has this size."""
-_OLD_SECONDS = 3_600.0  # a partition with bodies gets no more bodies at this age
+_OLD_SECONDS = 3_600.0  # a partition of this age gets no more bodies, unless it is empty
 # The rotation moves the remaining bodies out of a partition when they fill at most a sixteenth of
 # it, or half of it if no empty partition is left. So the disk holds about twice the bytes of
 # waiting bodies.
@@ -108,8 +108,8 @@ class _State(NamedTuple):
     """The state of the partitions.
 
     Attributes:
-        left: the number and size of those that hold bodies and get no new ones, oldest first.
-        following: the empty partition that can become the current one.
+        left: the number and size of each older partition that still holds bodies, oldest first.
+        following: the empty partition that can become the current partition; None if none is empty.
         is_due: whether the current partition is large or old.
     """
 
@@ -189,16 +189,15 @@ class BodyRotation:
         return dict(rows(result))
 
     async def _switch(self, connection: AsyncConnection[Any]) -> None:
-        state = await self._look(
-            connection
-        )  # another process may have switched partitions meanwhile
+        # Look again: another process may have switched partitions in the meantime.
+        state = await self._look(connection)
         if state.is_due and state.following is not None:
             await exchange(connection, [(self._sql(_SWITCH), (dump_int(state.following),))])
 
     async def _move(self, part: int) -> None:
         """Copy the bodies that events still need into the current partition.
 
-        Entries that somebody has locked are left out: the next turn finds them.
+        Leave out entries that another transaction has locked: the next turn finds them.
         """
         sql, after = self._sql(_MOVE), 0
 

@@ -50,8 +50,8 @@ _LOCKS = {"UPDATE": ("entries", "ids", "dead"), "NO KEY UPDATE": ("entries", "id
 # gives the same number to another transaction.
 _SERVER = "extract(epoch FROM pg_postmaster_start_time())::text"
 _TRANSACTION = f"pg_current_xact_id()::text || ' ' || {_SERVER}"
-# The message makes the commit of this question wait, as the commit in question had to wait, until
-# the synchronous standbys have all earlier commits.
+# The query writes a message to the server's log of changes. So its own commit waits until the
+# synchronous standbys have all earlier commits, including the commit that the query asks about.
 STATUS = f"""
 SELECT CASE WHEN split_part($1::text, ' ', 2) = {_SERVER}
        THEN pg_xact_status(split_part($1::text, ' ', 1)::xid8) END,
@@ -198,8 +198,8 @@ class Held:
         record: the record after the steps that were done.
         exists: whether the event has a row in ``ids``.
         has_finishes: whether the event has rows in ``finishes``.
-        raw: what could not be read of the record.
-        delivery: a delivery that a step has brought, to be stored with an entry or a dead letter.
+        raw: the record as JSON, if it cannot be read.
+        delivery: the delivery to store with an entry or a dead letter, from one of the steps.
     """
 
     key: DeliveryKey

@@ -1,13 +1,14 @@
 """Finishes: the successes of handlers that transactions of ledgers commit in this database.
 
-A user's transaction calls the function ``finish`` of the schema. It inserts the finish and locks
-the event's row ``FOR KEY SHARE``, as a foreign key would. A heartbeat changes that row meanwhile:
-neither waits for the other, and the transaction can commit even if it is REPEATABLE READ. Every
-other step locks the row ``FOR UPDATE``. So the step waits for the commit, and a transaction that
-comes after the step finds another owner; in REPEATABLE READ it fails with a serialization failure.
+A user's transaction calls the schema's function ``finish``. The function inserts the finish and
+locks the event's row ``FOR KEY SHARE``, as a foreign key would. A heartbeat may change that row at
+the same time: neither waits for the other, and the transaction can commit even in REPEATABLE READ.
+Every other step locks the row ``FOR UPDATE``, so it waits until the transaction has ended. A
+transaction that calls ``finish`` after such a step finds another owner and fails; in REPEATABLE
+READ, it fails with a serialization failure.
 
-The record of an event and its finishes together say what is done. Each step reads both, and writes
-the record that follows; then the finishes are deleted.
+The record of an event and its finishes together say what is done. Each step reads both, writes the
+record that follows from them, and deletes the finishes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Deliveries of handled events: a completion stores one, and deletes old ones beyond the limits.
 
-The bytes of an endpoint are counted in several rows of ``handled_sizes``, of which each process
-changes one: in a single row, the commits of all processes would wait for each other.
+Several rows of ``handled_sizes`` count the bytes of an endpoint, and each process changes one of
+them: with a single row, the commits of all processes would wait for each other.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class HandledTable:
                     texts(limits),
                     self._slot,
                     ints(limits.values()),
-                    ints(2 * len(added) for _ in limits),  # delete faster than events come
+                    ints(2 * len(added) for _ in limits),  # delete more rows than were added
                 ],
             ),
         ]

@@ -1,9 +1,9 @@
 """The number and the size of the events in each inbox, for the limits of ``enqueue``.
 
-To count a million events takes a large part of a second. So a process counts a large inbox rarely:
-it adds its own events to its last count. This leaves out what other processes have stored since,
-and what workers have completed. So a large inbox may exceed its limits by what arrives elsewhere in
-a few seconds, and a full one may refuse events for a few seconds longer.
+Counting a large inbox is slow. So a process counts it rarely, and between two counts adds only its
+own events. It misses the events that other processes store and that workers complete. So a large
+inbox may exceed its limits by the events that other processes store in a few seconds, and a full
+inbox may refuse events for a few seconds too long.
 """
 
 from __future__ import annotations

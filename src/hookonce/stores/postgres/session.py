@@ -56,8 +56,8 @@ class Session:
     Args:
         flushed: called for each batch with the number of calls and the seconds it took.
         used: called every ``SEEN_SECONDS`` while there are calls.
-        is_due: called with an endpoint when one of its events has become due by a call of ours.
-        hears: called with an endpoint when another process has notified us of such an event.
+        is_due: called with an endpoint when a call of this session has made one of its events due.
+        hears: called with an endpoint when another process has announced a due event.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Session:
     async def call_of_worker(self, worker: str, call: Call[T]) -> T:
         """Do a call after the worker's previous call; a cancelled caller does not cancel the call.
 
-        A repeated fetch must find what the cancelled fetch has claimed.
+        A repeated fetch must find the events that the cancelled fetch has claimed.
         """
         last = self._fetches.get(worker)
         if last is not None and not last.done():

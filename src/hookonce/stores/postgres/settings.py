@@ -110,7 +110,8 @@ def check_schema_name(name: object) -> str:
     """Return the name of a schema; raise ValueError if SQL would need quotes around the name."""
     if not isinstance(name, str) or not _SCHEMA_NAME.fullmatch(name):
         raise ValueError(
-            "schema takes 1 to 63 small letters, digits and underscores, and begins with no digit"
+            "schema takes 1 to 63 small letters, digits and underscores, and must not begin with a"
+            " digit"
         )
     return name
 

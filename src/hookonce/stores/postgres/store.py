@@ -68,8 +68,8 @@ class PostgresStore(StepStore, PostgresReports, PostgresReconciling, PostgresHan
             "remote_apply" if it must also be visible on the synchronous standbys.
         listen: whether an idle worker listens to NOTIFY on a connection of its own, instead of
             looking for new events 20 times a second; every process of the application must use the
-            same value. Not through PgBouncer in transaction mode.
-        retention: how long a done event is remembered; a receiver needs its sender's span at least.
+            same value. This does not work through PgBouncer in transaction mode.
+        retention: how long a done event is remembered; at least the span of the receiver's sender.
         clock: returns Unix time in seconds. A clock other than the system's replaces the server's.
 
     Attributes:

@@ -1,6 +1,6 @@
 """Frees the space of handled events and removes expired records, in the background.
 
-All work is done in small steps, so that no call waits long for their rows.
+The work is done in small steps, so that no call waits long for locked rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _IS_EXPIRED = {
     # A finish stays in this table if the process ended after the commit, and no call has asked for
     # the event since then.
     "finishes": f"""
-        {NOW} IS NOT NULL -- only because each statement takes the time
+        {NOW} IS NOT NULL -- always true, but each statement must use its parameter for the time
         AND NOT EXISTS (SELECT FROM {{schema}}.ids AS i WHERE i.key = t.key)
     """,
 }
@@ -151,7 +151,7 @@ class Upkeep:
     async def _complete(self) -> AsyncGenerator[int, None]:
         """Delete the remains of dead letters and kept deliveries that a commit has completed.
 
-        No list shows them, and nobody may ask for their events again.
+        No list shows them, and possibly no call asks for their events again.
         """
         session, sql, after = self._session, self._sql(_COMPLETED), b""
         while True:

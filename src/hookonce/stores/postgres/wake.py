@@ -1,10 +1,10 @@
 """Wakes workers of other processes that wait for events, by NOTIFY and LISTEN.
 
-A commit with NOTIFY takes a lock of the whole database. So no call of the store notifies: a task
-does it afterwards, at most once every few milliseconds. LISTEN belongs to a connection of its own,
-which must not lead through PgBouncer in transaction mode; so listening is an option.
+A commit with NOTIFY takes a lock of the whole database. So the calls of the store do not notify: a
+task notifies afterwards, at most once every few milliseconds. LISTEN needs a connection of its own,
+which must not go through PgBouncer in transaction mode; so listening is an option.
 
-Notifications may be lost, so a waiting worker looks for events now and then anyway.
+Notifications may be lost, so a waiting worker also looks for events from time to time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Wakeups:
 
     Args:
         schema: the schema of the store, which names the channel.
-        connect: lends a connection that nobody else uses meanwhile.
+        connect: lends a connection that nobody else uses at the same time.
         send: runs a statement in a transaction of its own.
         is_due: called with an endpoint that has an event to fetch.
     """

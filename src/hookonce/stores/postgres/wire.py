@@ -4,7 +4,7 @@ An array is packed with one ``bytes.join``: psycopg's own conversion of lists ta
 of a batch.
 
 Text columns hold text as the inside of a JSON string in ASCII. So every database encoding can store
-it, and PostgreSQL accepts NUL and lone surrogates, which it would refuse otherwise. Usual ids and
+the text, even with NUL or lone surrogates, which PostgreSQL would refuse otherwise. Usual ids and
 names stay as they are.
 """
 
