@@ -159,6 +159,17 @@ async def test_a_time_since_which_events_were_handled_is_a_filter(shop: Shop) ->
         assert await shop.open(since=between.timestamp()) == batch
 
 
+async def test_the_time_at_which_an_event_was_handled_selects_the_event(shop: Shop) -> None:
+    """As in a listing, although ``handled_at`` may be rounded up to a whole microsecond."""
+    shop.clock.advance(1 - shop.clock() % 1 + 0.0000007)
+    async with shop.receiver:
+        await shop.handle("evt_1")
+        [kept] = await shop.receiver.handled.list()
+        assert kept.handled_at.timestamp() > kept.handled_unix
+        assert await shop.receiver.handled.list(since=kept.handled_at)
+        assert await shop.remaining(await shop.open(since=kept.handled_at)) == ["evt_1"]
+
+
 async def test_a_span_counts_from_the_start_of_the_batch_and_joins_it_later(shop: Shop) -> None:
     async with shop.receiver:
         await shop.handle("evt_1", "evt_2")

@@ -210,19 +210,16 @@ class HandledEvents:
         """
         await self._check_last(batch)
         found: list[HandledEvent] = []
-        wanted = EventFilter(
-            endpoint=self.endpoint,
-            event_type=batch.plan.event_type,
-            handler=batch.handler,
-            since_unix=batch.since_unix,
-            where=batch.plan.where,
+        plan, since = batch.plan, batch.since_unix
+        wanted = filter_of(
+            self.endpoint, plan.event_type, batch.handler, since=since, where=plan.where
         )
         async for page in self._pages(batch, self._kept(wanted)):
             ids = [str(self._id_of(event.delivery.event_id, batch)) for event in page]
             states = await self._store.known(self.endpoint, ids)
             done = {again for again, state in states.items() if state in (Known.DONE, Known.DEAD)}
             found += [event for event, again in zip(page, ids, strict=True) if again not in done]
-        ordered = await self._by_creation(found) if batch.plan.late else found
+        ordered = await self._by_creation(found) if plan.late else found
         return [event.delivery.event_id for event in ordered]
 
     async def replay_all(
