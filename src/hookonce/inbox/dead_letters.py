@@ -105,7 +105,7 @@ class DeadLetters:
             raise StoreError("the store keeps no bodies, so there is nothing to replay")
         table, lease = self._dependencies.handler_table, self._dependencies.limits.lease_seconds
         again = ReplayId.parse(event_id)
-        event = table.parser.parse(letter.delivery.body, again.event_id if again else event_id)
+        event = table.parser.parse(letter.delivery.body, ReplayId.event_of(event_id))
         handlers = table.find(event)
         if again is not None:  # the dead letter is a replay, which runs one handler
             handlers = tuple(handler for handler in handlers if handler.name == again.handler)

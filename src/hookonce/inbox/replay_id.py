@@ -46,6 +46,12 @@ class ReplayId(NamedTuple):
         event_id, generation, late, new_key, handler = found.groups()
         return cls(event_id, int(generation), handler, bool(late), bool(new_key))
 
+    @classmethod
+    def event_of(cls, text: str) -> str:
+        """Return the webhook-id of an event: for the id of a replay, that of the handled event."""
+        again = cls.parse(text)
+        return text if again is None else again.event_id
+
     def origin(self, *, is_last: bool) -> Replay:
         """Return the ``Replay`` that describes an attempt at this replay."""
         return Replay(is_last, self.generation, self.late, self.new_key)

@@ -112,8 +112,7 @@ class Trials:
             await check_ledgers([handler], retention, file)
             tried: set[str] = set()
             async for where_kept, delivery, reason in self._deliveries(wanted, kept):
-                again = ReplayId.parse(delivery.event_id)
-                event_id = again.event_id if again else delivery.event_id
+                event_id = ReplayId.event_of(delivery.event_id)
                 if event_id in tried:  # an event and its failed replay may both be listed
                     continue
                 tried.add(event_id)

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from support.waiting import until
 
-from hookonce import Receiver, Reject
+from hookonce import Context, Receiver, Reject
 from hookonce.events import CommentReceived
 from hookonce.operations.inspector import Bounds
 from hookonce.testing import make_event
 
 from .inspecting import PATH, TOKEN, Inspected, a_receiver, acting, inspected
+from .test_pages import Markup
 
 pytestmark = pytest.mark.anyio
 
@@ -149,3 +150,30 @@ async def test_text_from_outside_cannot_forge_a_line_in_the_log(
     lines = [record.getMessage() for record in caplog.records if "10.0.0.1" in record.getMessage()]
     assert len(lines) == 2
     assert all(line.isprintable() for line in lines)
+
+
+async def test_the_failed_replay_of_a_handled_event_is_shown_and_replayed(tmp_path: Path) -> None:
+    receiver = a_receiver(store=f"sqlite:///{tmp_path}/hookonce.db", keep_handled=3600)
+    shop, generations = Shop(receiver), list[int]()
+    shop.is_closed = False
+
+    @receiver.on(CommentReceived, name="mail")
+    async def mail(_: CommentReceived, context: Context) -> None:
+        generations.append(context.generation)
+
+    async with inspected(receiver) as here:
+        event = make_event(CommentReceived, data={"text": "walnut bread?"})
+        (await here.sender.send(event)).expect(200, "handled")
+        shop.is_closed = True
+        batch = await receiver.handled.open_batch(handler="shop")
+        assert [one.reason async for one in receiver.handled.replay_all(batch)] == ["rejected"]
+        event_id = f"{event.id}.1.shop"
+        assert event_id in await here.page("/dead")
+        shown = Markup(await here.page(f"/dead/letter?id={event_id}")).text
+        assert "CommentReceived" in shown
+        assert shown.count("walnut bread?") >= 2  # in the event's field, and in its body
+        shop.is_closed = False
+        answer = await here.replay(event_id)
+        assert answer.json() == {"id": event_id, "ok": True, "outcome": "handled"}
+        assert event_id not in await here.page("/dead")
+    assert generations == [0], "no other handler runs"

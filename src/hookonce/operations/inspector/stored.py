@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...events import EventParser
+from ...inbox.replay_id import ReplayId
 from ...stores.handled import HandledEvent
 from ...stores.values import DeadLetter, Entry, FailedAttempt
 from .bodies import ShownBody, shown_body
@@ -98,7 +99,7 @@ def dead_letter_view(
     delivery = letter.delivery
     redactor = Redactor(redaction)
     body = shown_body(delivery.body, redactor)
-    model = model_of(delivery.body, delivery.event_id, parser, redactor)
+    model = model_of(delivery.body, ReplayId.event_of(delivery.event_id), parser, redactor)
     error, *errors = redacted([letter.error, *(one.error for one in letter.history)], redactor)
     return DeadLetterView(
         row=_row(letter, error),
