@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from typing import Any
 
+import psycopg
 import pytest
+from psycopg import AsyncConnection
 from support.postgres import PostgresServer, postgres_server
 from support.postgres_proxy import Cut, postgres_proxy
 from support.waiting import PATIENCE_SECONDS, until, until_async
@@ -16,7 +21,10 @@ from hookonce.errors import StoreError
 from hookonce.stores.formats import DamagedError
 from hookonce.stores.postgres import PostgresStore, bounds, reports, wake
 from hookonce.stores.postgres import store as store_module
+from hookonce.stores.postgres.claims import ClaimsTable
+from hookonce.stores.postgres.connection import exchange
 from hookonce.stores.postgres.schema import schema_sql
+from hookonce.stores.postgres.wire import rows
 from hookonce.stores.values import (
     Claimed,
     DeadReason,
@@ -146,6 +154,35 @@ async def test_a_failover_does_not_mistake_another_transaction_for_a_lost_one(
             await store.bury(claim, DeadReason.REJECTED, delivery=delivery("evt_1"))
             assert proxy.cuts == 1
             assert await store.dead_letter(claim.key) is not None
+
+
+async def test_a_recovery_does_not_mistake_another_transaction_for_a_lost_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server that has lost a backend gives the number of the lost transaction to another one."""
+    with postgres_server(wal_writer_delay="10s") as server:
+        async with aclosing(PostgresStore(server.url)) as store:
+            event = delivery("evt_1")
+            claim = await store.claim(event.key, new_token(), LEASE)
+            assert isinstance(claim, Claimed)
+            number, write = "SELECT pg_current_xact_id()::text::int8", ClaimsTable.write
+
+            async def crash(
+                self: ClaimsTable, connection: AsyncConnection[Any], *rest: Any
+            ) -> set[bytes]:
+                monkeypatch.undo()
+                [result] = await exchange(connection, [(number.encode(), ())])
+                with psycopg.connect(server.url, autocommit=True) as other:
+                    os.kill(connection.pgconn.backend_pid, signal.SIGKILL)
+                    with pytest.raises(psycopg.OperationalError):  # the server ends all backends
+                        other.execute("SELECT pg_sleep(60)")
+                server.recover()
+                assert server.execute(number) == rows(result)
+                return await write(self, connection, *rest)
+
+            monkeypatch.setattr(ClaimsTable, "write", crash)
+            await store.bury(claim, DeadReason.REJECTED, delivery=event)
+            assert await store.dead_letter(event.key) is not None
 
 
 async def test_calls_outlive_connections_that_are_cut(postgres: PostgresServer) -> None:

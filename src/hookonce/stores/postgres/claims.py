@@ -46,9 +46,11 @@ SELECT FROM {schema}.{table} WHERE key = ANY ($1::bytea[]) ORDER BY key FOR {str
 # The tables to lock: FOR UPDATE in a step that may end a claim, FOR NO KEY UPDATE in a heartbeat.
 # See `finishes`.
 _LOCKS = {"UPDATE": ("entries", "ids", "dead"), "NO KEY UPDATE": ("entries", "ids")}
-# A transaction is named by its number and the start of its server: after a failover, another server
-# gives the same number to another transaction.
-_SERVER = "extract(epoch FROM pg_postmaster_start_time())::text"
+# A transaction is named by its number and by the server's run. After a failover, another server
+# gives the same number to another transaction. So does the same server after it has lost a backend
+# by a crash: it recovers without a new start of its postmaster, and resets its statistics.
+_SERVER = """concat(extract(epoch FROM pg_postmaster_start_time()), '/',
+    extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()))"""
 _TRANSACTION = f"pg_current_xact_id()::text || ' ' || {_SERVER}"
 # The query writes a message to the server's log of changes. So its own commit waits until the
 # synchronous standbys have all earlier commits, including the commit that the query asks about.
@@ -58,7 +60,7 @@ SELECT CASE WHEN split_part($1::text, ' ', 2) = {_SERVER}
        pg_logical_emit_message(true, 'hookonce', '')::text
 """.encode()
 """Returns the status of a transaction that ``ClaimsTable.read`` has named; NULL if the server has
-started since, or is another server."""
+started or recovered since, or is another server."""
 _READ = f"""
 SELECT {{transaction}}, {NOW}, i.key, i.expires, {columns("i")},
        e.enqueue_token, e.due, e.delay, {columns("e")},
