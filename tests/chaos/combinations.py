@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+from support.postgres import postgres_server
 from support.redis_servers import redis_server
 
 from hookonce import Receiver
@@ -24,7 +25,7 @@ __all__ = ["COMBINATIONS", "EXAMPLES", "STORES", "Combination", "example", "sile
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 
 EXAMPLES = ("fastapi_app", "inbox_app", "starlette_app")
-STORES = ("memory", "sqlite", "valkey")
+STORES = ("memory", "sqlite", "valkey", "postgresql")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,9 @@ def store_url(kind: str) -> Iterator[str]:
         case "sqlite":
             with tempfile.TemporaryDirectory() as folder:
                 yield f"sqlite:///{Path(folder, 'chaos.db')}"
+        case "postgresql":
+            with postgres_server() as server:
+                yield server.url
         case _:
             with redis_server() as server:
                 yield server.url

@@ -31,6 +31,7 @@ def check(combination: Combination, seeds: Iterable[int]) -> None:
 
 
 @pytest.mark.sample(2)
+@pytest.mark.costs("up to 4 s: a PostgreSQL server starts")
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
 def test_an_example_handles_every_event_once(combination: Combination) -> None:
     check(combination, random.sample(SEEDS, 2))
@@ -128,6 +129,7 @@ def check_channels(place: Place, events: int, seed: int) -> None:
 
 
 @pytest.mark.sample(2)
+@pytest.mark.costs("up to 4 s: a PostgreSQL server starts")
 @pytest.mark.parametrize("place", PLACES, ids=str)
 def test_each_channel_ends_with_its_newest_status(place: Place) -> None:
     check_channels(place, events=120, seed=random.choice(SEEDS))

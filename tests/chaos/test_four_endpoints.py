@@ -35,7 +35,7 @@ def check(place: Place, events: int, seed: int) -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.costs("3 s")
+@pytest.mark.costs("up to 5 s: a PostgreSQL server starts")
 @pytest.mark.parametrize("place", ENDPOINTS, ids=str)
 def test_four_endpoints_on_one_store_handle_every_event_once(place: Place) -> None:
     check(place, events=25, seed=random.choice(SEEDS))
