@@ -1,4 +1,4 @@
-"""PostgreSQL crashes, fails over, ends connections, has a full disk, or cannot be reached."""
+"""PostgreSQL crashes, fails over, has a full disk, is slow, refuses, or cannot be reached."""
 
 from __future__ import annotations
 
@@ -25,14 +25,22 @@ __all__ = [
     "database_failover",
     "database_faults",
     "full_database_disk",
+    "read_only_standby",
 ]
 
 # Longer than any fault here, so that a running attempt still has its claim after the fault.
 _LEASE_SECONDS = 15.0
 # A call to the store gives up after three seconds; some faults must last longer.
 _LONGEST_FAULT_SECONDS = 5.0
-_FAULTS = 7
+_FAULTS = 9
 _DISK_MEGABYTES = 80
+_ENDED_COMMITS = 10
+# Longer than the time limit of the store's statements, which the server then cancels.
+_SLOW = """
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN PERFORM pg_sleep(60); RETURN NULL; END';
+CREATE TRIGGER slow AFTER INSERT ON hookonce.ids EXECUTE FUNCTION slow();
+"""
 
 
 async def database_crashes(
@@ -76,7 +84,9 @@ async def database_faults(
     inbox: bool = True,
     with_pgbouncer: bool = False,
 ) -> None:
-    """End connections, drop replies, block or delay all traffic, lock a table, refuse writes.
+    """End connections, lock a table, refuse writes, slow statements down, freeze the server.
+
+    Also drop replies, and block or delay all traffic.
 
     With PgBouncer the faults are between PgBouncer and the processes.
     """
@@ -118,13 +128,12 @@ async def _disturb(on: Bench, server: PostgresServer, between: Proxy, number: in
         for _ in range(10):
             await asyncio.to_thread(server.terminate_backends)
             await asyncio.sleep(on.chance.uniform(0.0, 0.05))
-    elif number in {2, 3}:
+    elif number in _OF_SERVER:
         # The sender runs in this event loop, so wait in a thread.
-        refuse = _locked if number == 2 else _read_only
-        await asyncio.to_thread(refuse, server, seconds)
+        await asyncio.to_thread(_OF_SERVER[number], server, seconds)
     else:
         faults: tuple[Fault, ...] = ("swallow", "black-hole", "delay")
-        between.begin(faults[number - 4])
+        between.begin(faults[number - 6])
         await asyncio.sleep(seconds)
         between.heal()
 
@@ -141,6 +150,22 @@ def _read_only(server: PostgresServer, seconds: float) -> None:
     _set(server, "default_transaction_read_only = on")
     time.sleep(seconds)
     _set(server, "default_transaction_read_only = off")
+
+
+def _slow(server: PostgresServer, seconds: float) -> None:
+    """Let each statement that remembers events run into its time limit."""
+    server.execute(_SLOW)
+    time.sleep(seconds)
+    server.execute("DROP FUNCTION slow CASCADE")
+
+
+def _frozen(server: PostgresServer, seconds: float) -> None:
+    """Stop the server's processes in the middle of their statements."""
+    with server.frozen():
+        time.sleep(seconds)
+
+
+_OF_SERVER = {2: _locked, 3: _read_only, 4: _slow, 5: _frozen}
 
 
 def _set(server: PostgresServer, setting: str) -> None:
@@ -177,13 +202,25 @@ def _crowd(server: PostgresServer, url: str, seconds: float) -> None:
 
 
 async def database_failover(
-    figures: Figures, here: Path, *, seed: int, count: int, inbox: bool = True
+    figures: Figures,
+    here: Path,
+    *,
+    seed: int,
+    count: int,
+    inbox: bool = True,
+    with_ended_commits: bool = False,
 ) -> None:
     """Crash the primary and promote its standby, which is about a tenth of a second behind.
 
     The processes find the new primary by the two hosts of their URL. The old primary comes back
     as a standby; until then no commit succeeds, because ``remote_apply`` waits for a standby.
+
+    Args:
+        with_ended_commits: also end connections whose commits wait for the standby, right before
+            the crash. Their events are committed on the primary only, so no delivery of these
+            events may be acknowledged.
     """
+    ended = 0
     with (
         postgres_server(synchronous_standby_names="*") as one,
         postgres_server(synchronous_standby_names="*") as other,
@@ -209,12 +246,47 @@ async def database_failover(
                 for _ in range(count):
                     await some_more(on)
                     await asyncio.sleep(on.chance.uniform(0.1, 0.6))
+                    for _ in range(_ENDED_COMMITS if with_ended_commits else 0):
+                        ended += await asyncio.to_thread(
+                            primary.terminate_backends, that_wait_for_standby=True
+                        )
+                        await asyncio.sleep(on.chance.uniform(0.0, 0.1))
                     primary.stop()
                     figures.faults += 1
                     await asyncio.to_thread(standby.promote)
                     primary, standby = standby, primary
                     await _follow(standby, lagging, primary)
                 await some_more(on)
+            if with_ended_commits:
+                on.check(ended, "no commit was ended")
+                figures.remark += f"; {ended} ended commits"
+
+
+async def read_only_standby(figures: Figures, here: Path, *, seed: int, count: int) -> None:
+    """Lead the processes to a standby for some seconds, as a wrong address of the primary does."""
+    with postgres_server() as primary, postgres_server() as standby:
+        await asyncio.to_thread(standby.follow, primary)
+        async with (
+            proxy(primary.port) as between,
+            bench(
+                figures,
+                here,
+                f"postgresql://postgres@127.0.0.1:{between.port}/postgres",
+                seed,
+                webs=2,
+                workers=2,
+                lease_seconds=_LEASE_SECONDS,
+            ) as on,
+            on.load(),
+        ):
+            for _ in range(count):
+                await accepting(on)
+                async with refusing(on):
+                    between.target = standby.port
+                    between.reset()
+                between.target = primary.port
+                between.reset()
+            await accepting(on)
 
 
 async def _follow(standby: PostgresServer, lagging: Proxy, primary: PostgresServer) -> None:

@@ -22,6 +22,7 @@ from .postgres_faults import (
     database_failover,
     database_faults,
     full_database_disk,
+    read_only_standby,
 )
 from .process_faults import (
     clock_jumps,
@@ -174,12 +175,12 @@ SCENARIOS = [
     Scenario("server kills, Redis 7.0, fsync each", 3, 30, _redis_kills),
     Scenario("crashes, PostgreSQL, inline", 3, 30, _own(partial(database_crashes, inbox=False))),
     Scenario("crashes, PostgreSQL, inbox", 3, 30, _own(database_crashes)),
-    Scenario("faults of PostgreSQL, inline", 7, 42, _own(partial(database_faults, inbox=False))),
-    Scenario("faults of PostgreSQL, inbox", 7, 42, _own(database_faults)),
+    Scenario("faults of PostgreSQL, inline", 9, 45, _own(partial(database_faults, inbox=False))),
+    Scenario("faults of PostgreSQL, inbox", 9, 45, _own(database_faults)),
     Scenario(
         "faults behind PgBouncer, inbox",
-        7,
-        42,
+        9,
+        45,
         _own(partial(database_faults, with_pgbouncer=True)),
     ),
     Scenario("too many connections, PostgreSQL", 2, 20, _own(crowded_database)),
@@ -187,6 +188,16 @@ SCENARIOS = [
         "failover of PostgreSQL, inline", 2, 20, _own(partial(database_failover, inbox=False))
     ),
     Scenario("failover of PostgreSQL, inbox", 2, 20, _own(database_failover)),
+    *(
+        Scenario(
+            f"ended commits, PostgreSQL, {mode}",
+            2,
+            20,
+            _own(partial(database_failover, inbox=mode == "inbox", with_ended_commits=True)),
+        )
+        for mode in ("inline", "inbox")
+    ),
+    Scenario("read-only standby, PostgreSQL", 2, 12, _own(read_only_standby)),
     Scenario("power cuts, Valkey, fsync each", 2, 20, _own(partial(power_cuts, fsync="always"))),
     Scenario("network faults", 5, 40, _own(network_faults)),
     Scenario("network faults, 4 shards", 5, 40, _own(partial(network_faults, shards=4))),

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,9 @@ _EMPTY = ";".join(
     ]
 )
 """Leaves the tables of a store as ``schema_sql`` creates them."""
+
+_OTHERS = "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+"""The connections of pg_stat_activity other than the connection that asks."""
 
 _DEFINITIONS = """
 SELECT relname, relkind::text, reloptions, attname, attisdropped, atttypid, attnotnull
@@ -170,13 +173,32 @@ class PostgresServer:
         """Let a standby become a primary, and return when it accepts writes."""
         self.execute("SELECT pg_promote()")
 
-    def terminate_backends(self) -> int:
-        """End all other connections, also busy connections; return their number."""
+    def terminate_backends(self, *, that_wait_for_standby: bool = False) -> int:
+        """End all other connections, also busy connections; return their number.
+
+        Args:
+            that_wait_for_standby: end only those whose commit waits for a synchronous standby. The
+                server has committed, but the client gets no answer.
+        """
+        condition = "AND wait_event = 'SyncRep'" if that_wait_for_standby else ""
         [(count,)] = self.execute(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-            " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity {_OTHERS} {condition}"
         )
         return int(count)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop the processes of all other connections during the block, as a stuck disk does."""
+        pids = [pid for (pid,) in self.execute(f"SELECT pid FROM pg_stat_activity {_OTHERS}")]
+        try:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
     def clear(self) -> None:
         """Drop everything that a test has created."""
