@@ -259,6 +259,32 @@ async def test_every_body_survives_rotations_of_two_processes_under_load(
         assert disk_bytes(postgres) < 20 * FULL_BYTES
 
 
+async def test_a_fetch_returns_what_it_claims_of_entries_whose_bodies_were_moved_meanwhile(
+    postgres: PostgresServer,
+) -> None:
+    given = [delivery(number) for number in range(3)]
+    async with aclosing(PostgresStore(postgres.url)) as store:
+        await put(store, *given)
+        # The fetch waits between its snapshot and its locks.
+        postgres.execute(
+            "CREATE FUNCTION hookonce.wait() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF current_query() LIKE '%SKIP LOCKED%taken%' THEN"
+            " PERFORM pg_advisory_xact_lock_shared(1); END IF; RETURN NULL; END $$"
+        )
+        postgres.execute(
+            "CREATE TRIGGER wait BEFORE UPDATE ON hookonce.entries"
+            " FOR EACH STATEMENT EXECUTE FUNCTION hookonce.wait()"
+        )
+        rotating = BodyRotation(store._session, "hookonce", full_bytes=1)
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute("SELECT pg_advisory_lock(1)")
+            fetching = asyncio.create_task(fetch(store))
+            await until(lambda: postgres.execute(f"{TURNS} AND NOT granted") == [(1,)])
+            await rotating._step(rotating._switch)
+            await rotating._move(0)
+        assert [one.delivery for one in await fetching] == given
+
+
 class DeadError(BaseException):
     """The process has died."""
 

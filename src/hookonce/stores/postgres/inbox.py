@@ -117,7 +117,9 @@ SELECT count(*), coalesce(sum(size), 0)::int8 FROM {schema}.entries
 WHERE endpoint = $1::text AND due >= $2::float8
 """
 # The row WAITING.fetch of `life.LIFE`, for entries without an owner. For entries with an owner the
-# statement returns no `attempt`, because each of these entries needs its own step.
+# statement returns no `attempt`, because each of these entries needs its own step. It returns no
+# `body` if the rotation has moved the body since the statement began: an update finds the newest
+# row of the entry, but the statement does not see the copy of the body.
 _FETCH = f"""
 WITH at AS MATERIALIZED (SELECT {NOW} AS now),
 due AS MATERIALIZED (
@@ -166,7 +168,8 @@ due AS MATERIALIZED (
     FROM fits JOIN {{schema}}.entries AS e USING (id) WHERE NOT is_free
 )
 SELECT id, event_id, event_type, received_at, body, attempt, finished, outstanding
-FROM found JOIN {{schema}}.bodies USING (part, id) ORDER BY due, id
+FROM found LEFT JOIN {{schema}}.bodies USING (part, id)
+WHERE attempt IS NOT NULL OR body IS NOT NULL ORDER BY due, id
 """
 _FETCHED_BEFORE = """
 SELECT e.id, e.event_id, e.event_type, e.received_at, b.body, NULL::int4, NULL::json, NULL::json
@@ -367,10 +370,13 @@ class InboxTable:
             )
             [(at, due, first)] = rows(result)
         self._last[endpoint] = at
+        events = rows(found)
+        if any(body is None for _, _, _, _, body, *_ in events):
+            return await self._fetch_again(connection, guard, now, lease, next_due, endpoint, token)
         fetched: dict[int, Fetched] = {}
         others: dict[DeliveryKey, tuple[int, Delivery]] = {}
         order = []
-        for number, event_id, event_type, received, body, attempt, *names in rows(found):
+        for number, event_id, event_type, received, body, attempt, *names in events:
             key = delivery_key(endpoint, event_id)
             delivery = Delivery(endpoint, event_id, event_type, received, body)
             order.append(number)
