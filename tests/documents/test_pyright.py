@@ -1,4 +1,4 @@
-"""The examples and the guide's Python blocks pass pyright's strict checks.
+"""Pyright knows the types of the package, and its strict rules pass on the examples and the guide.
 
 The checker is basedpyright, which is pyright in a wheel, with pyright's own strict rules.
 """
@@ -6,6 +6,7 @@ The checker is basedpyright, which is pyright in a wheel, with pyright's own str
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -54,3 +55,21 @@ def test_no_block_of_a_page_uses_a_deprecated_name(tmp_path: Path) -> None:
         (tmp_path / name).write_text("\n".join(code))
     found = found_in(tmp_path)
     assert [one for one in found if one.get("rule") == "reportDeprecated"] == []
+
+
+@pytest.mark.full("25 s")
+def test_pyright_knows_the_type_of_nearly_every_public_name() -> None:
+    need_pyright()
+    command = ["-m", "basedpyright", "--verifytypes", "hookonce", "--ignoreexternal"]
+    said = subprocess.run(
+        [sys.executable, *command, "--outputjson"],
+        # For this check, pyright finds packages only by the `python` on the PATH.
+        env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = json.loads(said.stdout)["typeCompleteness"]
+    assert found["completenessScore"] >= 0.99, [
+        symbol["name"] for symbol in found["symbols"] if not symbol["isTypeKnown"]
+    ]

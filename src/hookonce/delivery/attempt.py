@@ -130,8 +130,8 @@ class Attempt:
         unhandled: Unhandled | None = None,
     ) -> None:
         loop, limits = asyncio.get_running_loop(), dependencies.limits
-        self.dependencies = dependencies
-        self.delivery = delivery
+        self.dependencies: Dependencies = dependencies
+        self.delivery: Delivery = delivery
         self._origin = origin
         self._unhandled = unhandled
         self.lease: Lease = Lease(dependencies, delivery, delivery.key, handlers, loop)

@@ -20,7 +20,7 @@ class Deployment:
     """
 
     def __init__(self, journal: Journal) -> None:
-        self.count = 0
+        self.count: int = 0
         self._journal = journal
         self._receiver: Receiver | None = None
         self._open: AsyncExitStack | None = None

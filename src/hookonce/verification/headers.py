@@ -133,8 +133,8 @@ class HeaderNames:
     __slots__ = ("endings", "families", "fields", "prefixes", "service")
 
     def __init__(self, prefixes: tuple[str, ...], hints: Hints | None) -> None:
-        self.prefixes = prefixes
-        self.families = tuple(_fields_of(prefix) for prefix in prefixes)
+        self.prefixes: tuple[str, ...] = prefixes
+        self.families: tuple[dict[str | bytes, int], ...] = tuple(map(_fields_of, prefixes))
         self.fields: dict[str | bytes, tuple[int, int]] = {
             name: (family, field)
             for family, fields in enumerate(self.families)
