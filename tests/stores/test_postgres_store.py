@@ -397,6 +397,27 @@ async def test_the_next_process_finds_events_that_are_due_too_late_since_the_clo
         await until_async(is_found, what="the event")
 
 
+async def test_a_correction_of_due_times_shortens_no_lease_that_began_meanwhile(
+    postgres: PostgresServer,
+) -> None:
+    time = 1_700_000_000.0
+    async with aclosing(PostgresStore(postgres.url, clock=lambda: time)) as store:
+        await put(store, None, "evt_1")
+        [event] = (
+            await store.fetch(9, LEASE, endpoint="default", worker="w", token=new_token())
+        ).fetched
+        began, time = time, time + 3600
+        assert await store.extend(event.claim) is Ownership.HELD
+        session, times = store._session, iter((began, time))
+
+        async def correct(connection: AsyncConnection[Any]) -> None:
+            guard = session.format.guard
+            await session.inbox.correct(connection, guard, lambda: next(times), "default")
+
+        await session.call(correct)
+        assert postgres.execute("SELECT until FROM hookonce.entries") == [(time + LEASE,)]
+
+
 GATE = KeyLock("default", "handler", "thread 1")
 
 

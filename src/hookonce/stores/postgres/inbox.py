@@ -199,13 +199,19 @@ ORDER BY endpoint, due, id LIMIT 1
 # Allow 60 seconds for statements that look back or count, because they also read deleted rows that
 # are not vacuumed yet.
 TAKE_LONGER: Statement = (b"SELECT set_config('statement_timeout', '60s', true)", ())
-# Corrects due times that lie too far in the future because the clock was set back.
-_PULL_FORWARD = f"""
+# Due times and leases may lie too far in the future because the clock was set back. The first
+# statement locks such entries, and the second one corrects them by a later time. So the correction
+# cannot shorten a lease that began in between.
+_LOCK_TOO_LATE = f"""
 WITH at AS MATERIALIZED (SELECT {NOW} AS now)
-UPDATE {{schema}}.entries SET due = least(due, now + delay), until = least(until, now + lease)
-FROM at
+SELECT key FROM {{schema}}.entries, at
 WHERE endpoint = $2::text AND due > (SELECT now FROM at)
   AND (due > now + delay OR until > now + lease)
+ORDER BY key FOR NO KEY UPDATE OF entries
+"""
+_PULL_FORWARD = f"""
+UPDATE {{schema}}.entries SET due = least(due, {NOW} + delay), until = least(until, {NOW} + lease)
+WHERE key = ANY ($2::bytea[])
 """
 _SEEN = f"""
 INSERT INTO {{schema}}.workers VALUES ($2::text, $3::text, {NOW})
@@ -245,7 +251,8 @@ class InboxTable:
         self._size = named(_SIZE)
         self._forget_worker = named(_FORGET_WORKER)
         self._due, self._fetched_before = named(_FETCH), named(_FETCHED_BEFORE)
-        self._next_due, self._pull_forward = named(_NEXT_DUE), named(_PULL_FORWARD)
+        self._next_due = named(_NEXT_DUE)
+        self._lock_too_late, self._pull_forward = named(_LOCK_TOO_LATE), named(_PULL_FORWARD)
         self._seen, self._forget_workers = named(_SEEN), named(_FORGET_WORKERS)
         self._due_before = named(_DUE_BEFORE)
         self.bounds: DueBounds = DueBounds()
@@ -266,14 +273,28 @@ class InboxTable:
         return TAKE_LONGER, (self._due_before, (dump_text(endpoint), bound))
 
     def must_correct(self, endpoint: str) -> bool:
-        """Return whether the caller must correct due times; only once for each endpoint."""
+        """Return whether the caller must correct due times: once, and after `correct_again`."""
         is_first = endpoint not in self._corrected
         self._corrected.add(endpoint)
         return is_first
 
-    def correction(self, endpoint: str, now: float | None) -> Sequence[Statement]:
-        """Return the statements that correct due times after the clock was set back."""
-        return TAKE_LONGER, (self._pull_forward, (dump_time(now), dump_text(endpoint)))
+    def correct_again(self, endpoint: str) -> None:
+        """Let `must_correct` return True again."""
+        self._corrected.discard(endpoint)
+
+    async def correct(
+        self,
+        connection: AsyncConnection[Any],
+        guard: Statement,
+        now: Callable[[], float | None],
+        endpoint: str,
+    ) -> None:
+        """Correct due times and leases after the clock was set back."""
+        look: Statement = (self._lock_too_late, (dump_time(now()), dump_text(endpoint)))
+        *_, found = await exchange(connection, [(b"BEGIN", ()), guard, TAKE_LONGER, look])
+        keys = blobs([key for (key,) in rows(found)])
+        correct: Statement = (self._pull_forward, (dump_time(now()), keys))
+        await exchange(connection, [correct, (b"COMMIT", ())])
 
     def retire(self, worker: str) -> Statement:
         """Return the statement that removes a worker."""
@@ -364,11 +385,7 @@ class InboxTable:
         [(at, due, first)] = rows(result)
         if at < self._last.get(endpoint, -inf):
             self.bounds.forget(endpoint)
-            bound, next_due = self.bounds.bound(endpoint), self.next_due(endpoint, now)
-            *_, result = await exchange(
-                connection, [guard, (self._pull_forward, (time, name)), next_due]
-            )
-            [(at, due, first)] = rows(result)
+            self.correct_again(endpoint)
         self._last[endpoint] = at
         events = rows(found)
         if any(body is None for _, _, _, _, body, *_ in events):

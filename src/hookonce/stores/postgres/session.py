@@ -161,7 +161,7 @@ class Session:
     def look_back(self, endpoint: str) -> None:
         """Look from time to time for an event of the inbox that became visible late.
 
-        At the first call, also correct due times: the clock may have been set back before.
+        At the first call, and after the clock was set back, also correct due times.
         """
         if self.inbox.must_correct(endpoint):
             correcting = self._loop.create_task(self._correct(endpoint))
@@ -171,10 +171,13 @@ class Session:
             self._look_back = self._loop.create_task(self._look_back_at(endpoint))
 
     async def _correct(self, endpoint: str) -> None:
-        statements = self.inbox.correction(endpoint, self.now())
+        async def correct(connection: AsyncConnection[Any]) -> None:
+            await self.inbox.correct(connection, self.format.guard, self.now, endpoint)
+
         try:
-            await self.ask(*statements, seconds=_LOOK_BACK_SECONDS)
+            await self.call(correct, seconds=_LOOK_BACK_SECONDS)
         except StoreError as error:
+            self.inbox.correct_again(endpoint)
             _log.warning("could not correct due times of the inbox: %s", error)
 
     async def _look_back_at(self, endpoint: str) -> None:
