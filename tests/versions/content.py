@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from support.postgres import PostgresServer
+
 from hookonce.effects.ledger import Effect, Latest
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.stores.applications import Application
 from hookonce.stores.handled import Keeping
+from hookonce.stores.postgres import PostgresStore
+from hookonce.stores.postgres.schema import schema_sql
 from hookonce.stores.reconciling import Span
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.replays import ReplayBatch, ReplayPlan
@@ -40,10 +45,11 @@ __all__ = [
     "fill_ledger",
     "fill_store",
     "read_keys",
+    "read_rows",
     "write_keys",
 ]
 
-AnyStore: TypeAlias = SQLiteStore | RedisStore
+AnyStore: TypeAlias = SQLiteStore | RedisStore | PostgresStore
 
 NOW = 1_800_000_000.0
 """The time at which the files were written, and are read."""
@@ -219,3 +225,22 @@ def write_keys(client: Any, commands: list[list[str]]) -> None:
     """Write the keys that ``read_keys`` has read."""
     for words in commands:
         client.execute_command(*(word.encode("latin-1") for word in words))
+
+
+def read_rows(server: PostgresServer) -> list[str]:
+    """Return the rows of a store's tables as statements that write them into new tables."""
+    statements = []
+    for table in re.findall(r"CREATE TABLE (\S+) \(", schema_sql()):
+        [(rows,)] = server.execute(f"SELECT quote_literal(json_agg(t)::text) FROM {table} AS t")
+        statements.append(f"DELETE FROM {table}")
+        if rows is not None:
+            statements.append(
+                f"INSERT INTO {table} OVERRIDING SYSTEM VALUE"
+                f" SELECT * FROM json_populate_recordset(NULL::{table}, {rows})"
+            )
+    for sequence, last in server.execute(
+        "SELECT schemaname || '.' || sequencename, last_value FROM pg_sequences"
+        " WHERE last_value IS NOT NULL ORDER BY 1"
+    ):
+        statements.append(f"SELECT setval('{sequence}', {last})")
+    return statements

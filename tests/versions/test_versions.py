@@ -21,6 +21,8 @@ from hookonce.cli.secrets_file import OpenRotation
 from hookonce.effects.probe import check
 from hookonce.effects.psycopg import PsycopgLedger
 from hookonce.effects.sqlite import SQLiteLedger
+from hookonce.stores.postgres import PostgresStore
+from hookonce.stores.postgres.schema import FORMATS, schema_sql
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 
@@ -46,8 +48,9 @@ def release(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def postgres(shared_postgres: PostgresServer) -> PostgresServer:
-    """Return a PostgreSQL whose schema ``public`` is empty."""
+    """Return a PostgreSQL without a store, whose schema ``public`` is empty."""
     shared_postgres.clear()
+    shared_postgres.execute("DROP SCHEMA IF EXISTS hookonce CASCADE")
     return shared_postgres
 
 
@@ -76,7 +79,11 @@ def tables_of(path: Path) -> tuple[int, dict[str, str]]:
     with closing(sqlite_connection(path)) as connection:
         rows: Any = connection.execute("SELECT name, sql FROM sqlite_schema").fetchall()
         number: Any = connection.pragma("user_version")
-    return number, {name: re.sub(r"--[^\n]*|\s+", " ", sql or "") for name, sql in rows}
+    return number, {name: without_comments(sql or "") for name, sql in rows}
+
+
+def without_comments(sql: str) -> str:
+    return re.sub(r"--[^\n]*|\s+", " ", sql)
 
 
 async def test_a_prefix_of_redis(release: Path, shared_valkey: RedisServer) -> None:
@@ -87,6 +94,20 @@ async def test_a_prefix_of_redis(release: Path, shared_valkey: RedisServer) -> N
     async with aclosing(RedisStore(shared_valkey.url, shards=3, clock=lambda: NOW)) as store:
         await check_store(store)
     shared_valkey.flush()
+
+
+async def test_a_schema_of_postgresql(release: Path, postgres: PostgresServer) -> None:
+    for name in ("store", "rows"):
+        postgres.execute((release / f"{name}.postgresql.sql").read_text())
+    async with aclosing(PostgresStore(postgres.url, clock=lambda: NOW)) as store:
+        await check_store(store)
+
+
+def test_the_schema_of_a_format_is_that_of_its_release(release: Path) -> None:
+    """Like the tables of a SQLite file: a change needs a migration and a new format."""
+    released = without_comments((release / "store.postgresql.sql").read_text())
+    number = int(released.rpartition("format VALUES (")[2].partition(")")[0])
+    assert number < FORMATS[-1] or released == without_comments(schema_sql())
 
 
 async def test_the_tables_of_a_ledger(release: Path) -> None:

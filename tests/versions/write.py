@@ -13,13 +13,16 @@ from contextlib import aclosing, closing
 from pathlib import Path
 
 import apsw
+from support.postgres import postgres_server
 from support.redis_servers import redis_server
 
 from hookonce.effects.table import create_sql
+from hookonce.stores.postgres import PostgresStore
+from hookonce.stores.postgres.schema import schema_sql
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 
-from .content import NOW, fill_ledger, fill_store, read_keys
+from .content import NOW, fill_ledger, fill_store, read_keys, read_rows
 
 SECRETS = """\
 # rotating wh_1 since 2027-01-15T08:00:00Z, by hookonce: new below, old after it
@@ -38,6 +41,11 @@ async def _fill_server(url: str) -> None:
         await fill_store(store)
 
 
+async def _fill_database(url: str) -> None:
+    async with aclosing(PostgresStore(url, clock=lambda: NOW)) as store:
+        await fill_store(store)
+
+
 def _write(folder: Path) -> None:
     folder.mkdir()
     draft = folder / "draft.db"
@@ -51,6 +59,11 @@ def _write(folder: Path) -> None:
         with server.client() as client:
             lines = [json.dumps(words) for words in read_keys(client)]
     (folder / "redis.jsonl").write_text("\n".join(lines) + "\n")
+    with postgres_server() as database:
+        asyncio.run(_fill_database(database.url))
+        rows = read_rows(database)
+    (folder / "store.postgresql.sql").write_text(schema_sql())
+    (folder / "rows.postgresql.sql").write_text("".join(f"{statement};\n" for statement in rows))
     (folder / "secrets").write_text(SECRETS)
     fill_ledger(folder / "ledger.db")
     (folder / "ledger.postgresql.sql").write_text(create_sql("postgresql"))

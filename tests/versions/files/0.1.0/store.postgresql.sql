@@ -1,0 +1,202 @@
+CREATE SCHEMA IF NOT EXISTS hookonce;
+
+CREATE TABLE hookonce.format (number int4 NOT NULL);
+CREATE TABLE hookonce.seen (format int4 PRIMARY KEY, at float8 NOT NULL);
+
+CREATE TABLE hookonce.ids (
+    key bytea PRIMARY KEY,
+    expires int8 NOT NULL,
+    endpoint text,
+    token text,
+    until float8,
+    lease float8,
+    attempt int4,
+    finished json,
+    outstanding json,
+    history json
+) WITH (fillfactor = 70);
+
+CREATE TABLE hookonce.entries (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    key bytea NOT NULL UNIQUE,
+    endpoint text NOT NULL,
+    event_id text NOT NULL,
+    event_type text,
+    received_at float8 NOT NULL,
+    size int4 NOT NULL,
+    part int2 NOT NULL,
+    enqueue_token text NOT NULL,
+    due float8 NOT NULL,
+    delay float8 NOT NULL,
+    key_lock bytea,
+    is_parked bool NOT NULL DEFAULT false,
+    token text,
+    until float8,
+    lease float8,
+    attempt int4 NOT NULL DEFAULT 0,
+    finished json,
+    outstanding json,
+    history json
+) WITH (fillfactor = 45);
+CREATE INDEX entries_due ON hookonce.entries (endpoint, due, id);
+CREATE INDEX entries_key_lock ON hookonce.entries (key_lock, is_parked, id)
+WHERE key_lock IS NOT NULL;
+
+CREATE TABLE hookonce.bodies (
+    part int2 NOT NULL,
+    id bigint NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (part, id)
+) PARTITION BY LIST (part);
+CREATE TABLE hookonce.bodies_0 PARTITION OF hookonce.bodies FOR VALUES IN (0) WITH (autovacuum_vacuum_insert_threshold = -1, toast.autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE hookonce.bodies_1 PARTITION OF hookonce.bodies FOR VALUES IN (1) WITH (autovacuum_vacuum_insert_threshold = -1, toast.autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE hookonce.bodies_2 PARTITION OF hookonce.bodies FOR VALUES IN (2) WITH (autovacuum_vacuum_insert_threshold = -1, toast.autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE hookonce.bodies_3 PARTITION OF hookonce.bodies FOR VALUES IN (3) WITH (autovacuum_vacuum_insert_threshold = -1, toast.autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE hookonce.bodies_4 PARTITION OF hookonce.bodies FOR VALUES IN (4) WITH (autovacuum_vacuum_insert_threshold = -1, toast.autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE hookonce.bodies_5 PARTITION OF hookonce.bodies FOR VALUES IN (5) WITH (autovacuum_vacuum_insert_threshold = -1, toast.autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE hookonce.bodies_6 PARTITION OF hookonce.bodies FOR VALUES IN (6) WITH (autovacuum_vacuum_insert_threshold = -1, toast.autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE hookonce.bodies_7 PARTITION OF hookonce.bodies FOR VALUES IN (7) WITH (autovacuum_vacuum_insert_threshold = -1, toast.autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE hookonce.body_part (part int2 NOT NULL, since float8 NOT NULL);
+INSERT INTO hookonce.body_part VALUES (0, extract(epoch FROM clock_timestamp()));
+CREATE TABLE hookonce.pruned (at float8 NOT NULL);
+INSERT INTO hookonce.pruned VALUES (extract(epoch FROM clock_timestamp()));
+
+CREATE TABLE hookonce.dead (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    key bytea NOT NULL UNIQUE,
+    endpoint text NOT NULL,
+    event_id text NOT NULL,
+    event_type text,
+    received_at float8 NOT NULL,
+    reason text NOT NULL,
+    error text NOT NULL,
+    buried_at float8 NOT NULL,
+    kept int2 NOT NULL,
+    body bytea NOT NULL,
+    record bytea,
+    token text,
+    until float8,
+    lease float8,
+    attempt int4 NOT NULL DEFAULT 0,
+    finished json,
+    outstanding json,
+    history json
+);
+CREATE INDEX dead_by_endpoint ON hookonce.dead (endpoint, kept, buried_at);
+
+CREATE TABLE hookonce.handled (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    key bytea NOT NULL UNIQUE,
+    endpoint text NOT NULL,
+    event_id text NOT NULL,
+    event_type text,
+    received_at float8 NOT NULL,
+    finished json,
+    handled_at float8 NOT NULL,
+    expires float8 NOT NULL,
+    size int4 NOT NULL,
+    body bytea NOT NULL
+);
+CREATE INDEX handled_by_endpoint ON hookonce.handled (endpoint, id);
+CREATE TABLE hookonce.handled_sizes (
+    endpoint text NOT NULL,
+    slot int8 NOT NULL,
+    events int8 NOT NULL,
+    bytes int8 NOT NULL,
+    PRIMARY KEY (endpoint, slot)
+) WITH (fillfactor = 50);
+
+CREATE TABLE hookonce.replay_batches (
+    endpoint text NOT NULL,
+    handler text NOT NULL,
+    generation int8 NOT NULL,
+    plan json NOT NULL,
+    started_at float8 NOT NULL,
+    finished_at float8,
+    PRIMARY KEY (endpoint, handler)
+);
+
+CREATE TABLE hookonce.finishes (
+    key bytea NOT NULL,
+    handler text NOT NULL,
+    others text[] NOT NULL,
+    PRIMARY KEY (key, handler)
+);
+CREATE FUNCTION hookonce.finish(of_key bytea, of_token text, of_handler text, of_others text[])
+RETURNS void LANGUAGE plpgsql AS $$
+    BEGIN
+        -- A process that stops before its COMMIT must not keep the event's row locked.
+        PERFORM set_config('idle_in_transaction_session_timeout', '5s', true);
+        -- In this order: an event that is moved with its owner goes to a later table.
+        PERFORM 1 FROM hookonce.ids WHERE key = of_key AND token = of_token FOR KEY SHARE;
+        IF NOT FOUND THEN
+            PERFORM 1 FROM hookonce.dead WHERE key = of_key AND token = of_token FOR KEY SHARE;
+        END IF;
+        IF NOT FOUND THEN
+            PERFORM 1 FROM hookonce.entries
+            WHERE key = of_key AND token = of_token FOR KEY SHARE;
+        END IF;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'another attempt owns the event' USING ERRCODE = 'HK001';
+        END IF;
+        INSERT INTO hookonce.finishes VALUES (of_key, of_handler, of_others)
+        ON CONFLICT (key, handler) DO UPDATE SET others = excluded.others;
+    END
+$$;
+
+CREATE TABLE hookonce.workers (
+    worker text PRIMARY KEY,
+    endpoint text NOT NULL,
+    seen float8 NOT NULL
+);
+
+CREATE TABLE hookonce.key_locks (
+    key bytea PRIMARY KEY,
+    token text,
+    until float8 NOT NULL,
+    lease float8 NOT NULL,
+    created_at int8,
+    event_id text,
+    generation int8,
+    expires float8 NOT NULL
+) WITH (fillfactor = 70);
+CREATE TABLE hookonce.waiting (
+    place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    key_lock bytea NOT NULL,
+    event text NOT NULL
+);
+CREATE UNIQUE INDEX waiting_event ON hookonce.waiting (key_lock, md5(event));
+CREATE INDEX waiting_place ON hookonce.waiting (key_lock, place);
+
+CREATE TABLE hookonce.applications (
+    endpoint text NOT NULL,
+    mark bytea NOT NULL,
+    application json NOT NULL,
+    seen float8 NOT NULL,
+    place bigint GENERATED ALWAYS AS IDENTITY,
+    PRIMARY KEY (endpoint, mark)
+);
+CREATE TABLE hookonce.activity (
+    place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    endpoint text NOT NULL,
+    line bytea NOT NULL
+);
+CREATE INDEX activity_by_endpoint ON hookonce.activity (endpoint, place);
+CREATE TABLE hookonce.watched (endpoint text PRIMARY KEY, until float8 NOT NULL);
+CREATE TABLE hookonce.worker_reports (
+    endpoint text NOT NULL,
+    worker text NOT NULL,
+    seen float8 NOT NULL,
+    report bytea NOT NULL,
+    PRIMARY KEY (endpoint, worker)
+) WITH (fillfactor = 50);
+
+CREATE TABLE hookonce.ignored (
+    endpoint text NOT NULL,
+    event_type text NOT NULL,
+    first int8 NOT NULL,
+    last int8 NOT NULL,
+    PRIMARY KEY (endpoint, event_type, first)
+);
+CREATE TABLE hookonce.accepted (key bytea PRIMARY KEY, expires int8 NOT NULL);
+INSERT INTO hookonce.format VALUES (1);
