@@ -256,7 +256,10 @@ async def sqlite_bench(name: str, folder: Path) -> AsyncIterator[Bench[Any]]:
 
 
 @asynccontextmanager
-async def postgres_bench(name: str, server: PostgresServer) -> AsyncIterator[Bench[Any]]:
+async def postgres_bench(
+    name: str, server: PostgresServer, *, url: str | None = None
+) -> AsyncIterator[Bench[Any]]:
+    """Yield a bench with new tables; its ledger connects to the server, or to a proxy's URL."""
     clock = ManualClock()
     for statement in (*create_statements("postgresql", "hookonce_effects"), TABLE):
         server.execute(statement)
@@ -264,5 +267,5 @@ async def postgres_bench(name: str, server: PostgresServer) -> AsyncIterator[Ben
     def read() -> list[str]:
         return [key for (key,) in server.execute("SELECT key FROM done")]
 
-    async with ON_POSTGRES[name](server.url, clock) as parts:
+    async with ON_POSTGRES[name](url or server.url, clock) as parts:
         yield Bench(clock=clock, read=read, **parts)

@@ -14,6 +14,7 @@ from psycopg import AsyncConnection, IsolationLevel
 from psycopg_pool import AsyncConnectionPool
 from support.deliveries import SECRET, answer_of, comment, deliver, empty_inbox, receiver_on
 from support.postgres import PostgresServer
+from support.postgres_proxy import postgres_proxy
 from support.waiting import until
 
 from hookonce import Inbox, Receiver
@@ -120,8 +121,13 @@ async def perform(
     handler: str = HANDLER,
     others: frozenset[str] = NONE,
     during: Callable[[], Awaitable[object]] | None = None,
+    completes: bool = True,
 ) -> Performed:
-    """Perform a handler's effect within the ledger, for the attempt that has this claim."""
+    """Perform a handler's effect within the ledger, for the attempt that has this claim.
+
+    Args:
+        completes: whether the commit also records the success in the store.
+    """
     event_id = claim.key.partition(":")[2]
 
     async def work(transaction: Any) -> None:
@@ -133,7 +139,8 @@ async def perform(
         return store.finish(claim, handler, others)
 
     def step(ledger: Ledger[Any]) -> Coroutine[Any, Any, Performed]:
-        return Once(ledger).perform(Effect("default", event_id, handler), work, finish=finish)
+        effect = Effect("default", event_id, handler)
+        return Once(ledger).perform(effect, work, finish=finish if completes else None)
 
     return await on_ledger(bench.ledger, step)
 
@@ -165,6 +172,31 @@ async def test_the_commit_completes_an_event_of_the_inbox(
     clock.advance(LEASE)  # as if the process had died after the commit
     batch = await store.fetch(9, LEASE, endpoint="default", worker="two", token=new_token())
     assert (batch.fetched, batch.next_due_seconds) == ((), None)
+
+
+@pytest.mark.parametrize("kind", ON_POSTGRES)
+async def test_to_complete_the_event_takes_no_further_round_trip(
+    kind: str, server: PostgresServer, store: PostgresStore
+) -> None:
+    async with (
+        postgres_proxy(server.url) as proxy,
+        postgres_bench(kind, server, url=proxy.url) as bench,
+    ):
+
+        async def round_trips(claim: Claimed, *, completes: bool) -> int:
+            before = proxy.round_trips
+            assert await perform(bench, store, claim, completes=completes) is Performed.NOW
+            return proxy.round_trips - before
+
+        # The first events connect, and let the driver and the ledger ask what they ask only once.
+        claims = [await claimed(store, f"evt_{number}") for number in range(4)]
+        *_, without, within = [
+            await round_trips(claim, completes=bool(number % 2))
+            for number, claim in enumerate(claims)
+        ]
+    assert within == without >= 4  # BEGIN and the ledger's row, the handler's, the end, COMMIT
+    known = await store.known("default", ["evt_2", "evt_3"])
+    assert known == {"evt_2": Known.IN_FLIGHT, "evt_3": Known.DONE}
 
 
 async def test_a_stale_attempt_is_rolled_back(
@@ -258,7 +290,11 @@ async def test_the_next_attempt_leaves_out_handlers_that_have_finished(
     assert await store.known("default", ["evt_1"]) == {"evt_1": Known.DONE}
 
 
-LEVELS = [IsolationLevel.READ_COMMITTED, IsolationLevel.REPEATABLE_READ]
+LEVELS = [
+    IsolationLevel.READ_COMMITTED,
+    IsolationLevel.REPEATABLE_READ,
+    IsolationLevel.SERIALIZABLE,
+]
 
 
 @pytest.fixture(params=LEVELS, ids=lambda level: level.name)

@@ -21,7 +21,13 @@ class Cut(Enum):
 
 
 class PostgresProxy:
-    """Passes everything on until a test tells it to cut."""
+    """Passes everything on until a test tells it to cut.
+
+    Attributes:
+        cut: the moment at which to cut off the next connection that commits.
+        cuts: the number of connections that were cut off.
+        round_trips: how often a client has sent something after an answer.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = urlsplit(url)
@@ -29,6 +35,7 @@ class PostgresProxy:
         self._connections: set[asyncio.Task[None]] = set()
         self.cut: Cut | None = None
         self.cuts = 0
+        self.round_trips = 0
 
     @property
     def url(self) -> str:
@@ -60,11 +67,13 @@ class PostgresProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, away = await asyncio.open_connection(self._url.hostname, self._url.port)
         answered = asyncio.Event()
-        is_cut = False
+        is_cut, is_answered = False, True
 
         async def answer() -> None:
+            nonlocal is_answered
             with suppress(ConnectionError):
                 while data := await there.read(_CHUNK):
+                    is_answered = True
                     if is_cut:
                         answered.set()
                     else:
@@ -74,6 +83,8 @@ class PostgresProxy:
         back = asyncio.create_task(answer())
         try:
             while data := await reader.read(_CHUNK):
+                self.round_trips += is_answered
+                is_answered = False
                 if self.cut is not None and b"COMMIT" in data:
                     cut, self.cut, is_cut = self.cut, None, True
                     self.cuts += 1
