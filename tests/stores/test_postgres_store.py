@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from support.waiting import PATIENCE_SECONDS, until, until_async
 
 from hookonce.errors import StoreError
 from hookonce.stores.formats import DamagedError
+from hookonce.stores.handled import Keeping
 from hookonce.stores.postgres import PostgresStore, bounds, reports, wake
 from hookonce.stores.postgres import store as store_module
 from hookonce.stores.postgres.claims import ClaimsTable
@@ -199,6 +200,32 @@ async def test_calls_outlive_connections_that_are_cut(postgres: PostgresServer) 
         postgres.terminate_backends()
         await asyncio.gather(*(store.complete(fetched.claim) for fetched in batch.fetched))
         assert (await store.stats()).depth == 0
+
+
+async def test_a_batch_has_a_largest_size(postgres: PostgresServer) -> None:
+    """Large bodies that arrive together would otherwise exceed the time limit of all calls."""
+    events = [delivery(f"evt_{number}")._replace(body=bytes(3_000_000)) for number in range(4)]
+    async with aclosing(PostgresStore(postgres.url)) as store:
+        calls: list[int] = []
+        store.flushes.add(lambda count, _: calls.append(count))
+        for kind in ("inbox", "dead letters", "handled events"):
+            asked: list[Awaitable[object]] = []
+            for event in (event._replace(endpoint=kind) for event in events):
+                if kind == "inbox":
+                    asked.append(store.enqueue(event, new_token()))
+                    continue
+                claim = await store.claim(event.key, new_token(), LEASE)
+                assert isinstance(claim, Claimed)
+                asked.append(
+                    store.bury(claim, DeadReason.REJECTED, delivery=event)
+                    if kind == "dead letters"
+                    else store.complete_and_keep(claim, event, {"a"}, Keeping(60.0))
+                )
+            await asyncio.sleep(0)
+            calls.clear()
+            await asyncio.gather(*asked)
+            await asyncio.sleep(0)
+            assert calls == [2, 2]
 
 
 async def test_an_unreadable_record_is_set_aside(postgres: PostgresServer) -> None:

@@ -42,7 +42,9 @@ T = TypeVar("T")
 CALL_SECONDS = 3.0
 """The time limit of a call and its retries: a delivery must be answered even without a server."""
 
-_MOST_CALLS = 512
+# The limits of a batch. Without the limit of bytes, many large bodies that arrive together would
+# exceed the time limit of all their calls.
+_MOST_CALLS, _MOST_BYTES = 512, 4 * 1024 * 1024
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 0.25
 _NONE: frozenset[str] = frozenset()
 
@@ -75,6 +77,11 @@ class Job(Generic[T]):
     future: asyncio.Future[T] = field(init=False)
     outcome: T = field(init=False)
     error: StoreError | None = field(init=False, default=None)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the body that the job brings."""
+        return 0 if self.delivery is None else len(self.delivery.body)
 
     def step(self, record: Record, moment: Moment) -> tuple[T, Record]:
         """Do the step on the event's record, and return the answer and the next record."""
@@ -122,6 +129,10 @@ class CompleteAndKeepJob(CompleteJob):
 
     kept: Kept
 
+    @property
+    def size(self) -> int:
+        return len(self.kept.delivery.body)
+
 
 @dataclass(eq=False, slots=True)
 class EnqueueJob(Job[EnqueueResult]):
@@ -137,6 +148,10 @@ class EnqueueJob(Job[EnqueueResult]):
     limits: InboxLimits
     key_lock: bytes | None = None
     room: Room = field(init=False, default_factory=lambda: Room(0, 0))
+
+    @property
+    def size(self) -> int:
+        return len(self.given.body)
 
     def step(self, record: Record, moment: Moment) -> tuple[EnqueueResult, Record]:
         result, after = life.enqueue(record, moment, self.token)
@@ -225,10 +240,12 @@ class Batches:
 
     def _next_batch(self) -> list[Job[Any]]:
         batch: list[Job[Any]] = []
-        while self._waiting and len(batch) < _MOST_CALLS:
+        size = 0
+        while self._waiting and len(batch) < _MOST_CALLS and size < _MOST_BYTES:
             job = self._waiting.popleft()
             if not (job.may_be_dropped and job.future.cancelled()):
                 batch.append(job)
+                size += job.size
         return batch
 
     async def _do(self, batch: Sequence[Job[Any]]) -> None:
