@@ -5,20 +5,24 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from typing import Any
 
 import psycopg
 import pytest
+from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 from support.frames import leaks
 from support.postgres import PostgresServer
 from support.redis_servers import free_port
+from support.waiting import until
 
 from hookonce.clock import system_clock
 from hookonce.errors import StoreError
 from hookonce.stores import open_store
-from hookonce.stores.postgres import PostgresStore
+from hookonce.stores.postgres import PostgresStore, connection
+from hookonce.stores.postgres.connection import Statement, exchange
 from hookonce.stores.values import Claimed, Delivery, Done, InFlight, delivery_key, new_token
 
 pytestmark = pytest.mark.anyio
@@ -159,6 +163,31 @@ async def test_a_pool_survives_connections_that_the_server_ends(
             key = delivery_key("default", f"evt_{number}")
             assert isinstance(await store.claim(key, new_token(), 30), Claimed)
             postgres.terminate_backends()
+
+
+async def test_a_pool_gets_its_connection_back_from_a_server_that_freezes_at_a_rollback(
+    pool: AsyncConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def freeze(lent: AsyncConnection[Any], statements: Sequence[Statement]) -> list[Any]:
+        if statements == [(b"ROLLBACK", ())]:
+            await asyncio.Event().wait()
+        return await exchange(lent, statements)
+
+    async def begin(lent: AsyncConnection[Any]) -> None:
+        await exchange(lent, [(b"BEGIN", ())])
+
+    async with aclosing(PostgresStore(pool)) as store:
+        await store.open()
+        monkeypatch.setattr(connection, "exchange", freeze)
+        with pytest.raises(StoreError, match="did not answer in time"):
+            await store._session.call(begin, seconds=0.2)
+        monkeypatch.undo()
+
+    def has_all() -> bool:
+        stats = pool.get_stats()
+        return stats["pool_available"] == stats["pool_size"]
+
+    await until(has_all, what="all connections")
 
 
 async def test_a_pool_that_is_not_open_is_named(postgres: PostgresServer) -> None:

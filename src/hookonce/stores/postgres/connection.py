@@ -159,16 +159,19 @@ class Connections:
         )
 
     async def _give_back(self, connection: AsyncConnection[Any], *, is_good: bool) -> None:
-        if is_good:
-            try:
+        is_clean = False
+        try:
+            if is_good:
                 if connection.pgconn.transaction_status != TransactionStatus.IDLE:
                     await exchange(connection, [(b"ROLLBACK", ())])
                 connection.pgconn.exit_pipeline_mode()
-            except (psycopg.Error, ServerError):
-                is_good = False
-        if not is_good:
-            await connection.close()
-        if not isinstance(self._source, dict):
-            await self._source.putconn(connection)
-        elif is_good:
-            self._idle.append(connection)
+                is_clean = True
+        except (psycopg.Error, ServerError):
+            pass
+        finally:  # also if the time limit of the call cancels the rollback
+            if not is_clean:
+                await connection.close()
+            if not isinstance(self._source, dict):
+                await self._source.putconn(connection)
+            elif is_clean:
+                self._idle.append(connection)
