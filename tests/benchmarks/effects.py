@@ -86,8 +86,8 @@ def _run(is_quick: bool) -> list[Result]:
             "SQLAlchemy, asyncpg": partial(_sqlalchemy, server.sqlalchemy_url("asyncpg")),
             "SQLAlchemy, psycopg": partial(_sqlalchemy, server.sqlalchemy_url("psycopg")),
         }
-        everywhere = {**on_postgres, "SQLite": partial(_sqlite, Path(folder) / "app.db")}
-        for name, opened in everywhere.items():
+        on_sqlite: Callable[[], _Opened] = partial(_sqlite, Path(folder) / "app.db")
+        for name, opened in (*on_postgres.items(), ("SQLite", on_sqlite)):
             values = asyncio.run(_beside_by_hand(opened(), rounds))
             results += compared(name, values, "µs", {"within": _TARGET})
         for name, opened in on_postgres.items():
