@@ -23,7 +23,7 @@ from .measuring import AtLeast, Part, Result
 from .pressure import AT_ONCE, Pressure, Under, measure, open_transaction, scanners
 from .rounds import compared, in_rounds
 
-__all__ = ["PART"]
+__all__ = ["PARTS"]
 
 _EVENTS, _QUICK_EVENTS = 1_000_000, 20_000
 _ROUNDS, _QUICK_ROUNDS = 3, 3
@@ -51,18 +51,20 @@ _UNITS = {
 }
 
 
-def _run(is_quick: bool) -> list[Result]:
+def _flow(is_quick: bool, *, is_inbox: bool) -> list[Result]:
     logging.getLogger("hookonce").setLevel(logging.CRITICAL)
     events = _QUICK_EVENTS if is_quick else _EVENTS
     rounds = _QUICK_ROUNDS if is_quick else _ROUNDS
+    with postgres_server(**_SETTINGS) as server:
+        return _beside_transactions(server, events, rounds, is_inbox=is_inbox)
+
+
+def _key(is_quick: bool) -> list[Result]:
+    logging.getLogger("hookonce").setLevel(logging.CRITICAL)
     work = Work(_QUICK_DRAINED if is_quick else _DRAINED, AT_ONCE, 0.0)
     drains = _QUICK_DRAINS if is_quick else _DRAINS
     with postgres_server(**_SETTINGS) as server:
-        return [
-            *_beside_transactions(server, events, rounds, is_inbox=True),
-            *_beside_transactions(server, events, rounds, is_inbox=False),
-            *_behind_a_locked_key(server, work, drains, _QUICK_BEHIND if is_quick else _BEHIND),
-        ]
+        return _behind_a_locked_key(server, work, drains, _QUICK_BEHIND if is_quick else _BEHIND)
 
 
 @asynccontextmanager
@@ -123,4 +125,16 @@ async def _fill_behind_a_locked_key(server: PostgresServer, schema: str, number:
     await store.aclose()
 
 
-PART = Part("postgres", "the PostgreSQL store beside other transactions and a locked key", _run)
+PARTS = (
+    Part(
+        "postgres-inbox",
+        "events through the inbox of a PostgreSQL store, beside other transactions",
+        partial(_flow, is_inbox=True),
+    ),
+    Part(
+        "postgres-inline",
+        "claims and completions of a PostgreSQL store, beside other transactions",
+        partial(_flow, is_inbox=False),
+    ),
+    Part("postgres-key", "a PostgreSQL store with many events behind a locked key", _key),
+)

@@ -16,6 +16,7 @@ from . import (
     operation,
     postgres,
     processes,
+    pruning,
     scale,
     unwrap,
     verify,
@@ -37,7 +38,8 @@ PARTS: Sequence[Part] = (
     operation.PART,
     memory.PART,
     workers.PART,
-    postgres.PART,
+    *postgres.PARTS,
+    pruning.PART,
     scale.PART,
 )
 
