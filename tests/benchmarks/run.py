@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import (
+    drivers,
     effects,
     handling,
     intake,
@@ -40,6 +41,7 @@ PARTS: Sequence[Part] = (
     workers.PART,
     *postgres.PARTS,
     pruning.PART,
+    drivers.PART,
     scale.PART,
 )
 
