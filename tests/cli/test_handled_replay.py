@@ -223,7 +223,7 @@ def test_an_interrupted_replay_is_continued_by_the_same_command(
         process.signal(way)
         ended = process.ended()
     assert ended.status == 128 + way
-    assert "stopped: 1 handled, 0 failed; the same command goes on" in ended.errors
+    assert "stopped: 1 handled, 0 failed; the same command continues" in ended.errors
     assert replay(here, "--all").output in (
         "evt_2: handled\nevt_3: handled\n",
         "evt_3: handled\nevt_2: handled\n",

@@ -170,9 +170,9 @@ def test_without_a_ledger_a_handler_runs_for_real(here: Path) -> None:
         (["book", "--kept", "handled"], "2 tried, 0 raised"),
         (["book", "--kept", "dead"], "1 tried, 1 raised"),
         (["book", "--where", "id=evt_2"], "1 tried, 0 raised"),
-        (["book", "--type", "message.received"], "no event is kept that book is for"),
-        (["book", "--since", "2100-01-01"], "no event is kept that book is for"),
-        (["watch"], "no event is kept that watch is for"),
+        (["book", "--type", "message.received"], "the store keeps no event for book"),
+        (["book", "--since", "2100-01-01"], "the store keeps no event for book"),
+        (["watch"], "the store keeps no event for watch"),
     ],
 )
 def test_filters_and_a_limit_choose_the_events(

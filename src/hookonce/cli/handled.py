@@ -111,7 +111,7 @@ def list_handled(
 ) -> None:
     """List handled events, oldest success first; --since compares when they were handled.
 
-    A receiver keeps them only if it has keep_handled, for as long as that says.
+    A receiver with keep_handled keeps handled events, for that time.
     """
     wanted = replace(wanted, endpoint=endpoint)
     print_list(_HANDLED, store_url, None if every else limit, wanted=wanted, as_json=as_json)
@@ -133,15 +133,17 @@ def show(
 @click.argument("receiver", metavar="MODULE:RECEIVER")
 @click.argument("event_ids", metavar="[ID]...", nargs=-1)
 @click.option("--handler", required=True, help="The handler that runs again.")
-@click.option("--all", "every", is_flag=True, help="Replay every event that the handler has done.")
+@click.option(
+    "--all", "every", is_flag=True, help="Replay every event that the handler has finished."
+)
 @type_option
 @since_option("since", read_since)
 @where_option
 @click.option(
     "--late",
     is_flag=True,
-    help="With latest_by, also run the handler for events that are older than the newest of their"
-    " key: one after the other, in the order of their creation.",
+    help="With latest_by, also replay events for which a newer event with the same key has"
+    " succeeded: one after the other, in the order of their creation.",
 )
 @click.option(
     "--new-key",
@@ -152,8 +154,8 @@ def show(
 @click.option(
     "--new",
     is_flag=True,
-    help="Begin another batch: after the same batch is finished, or in place of an open batch with"
-    " other options.",
+    help="Begin another batch: after a finished batch with the same options, or in place of an open"
+    " batch with other options.",
 )
 @click.option("--rate", type=Rate(), help="Begin no more attempts than this: 10/s, 100/m, 5000/h.")
 @click.option("--dry-run", is_flag=True, help="Only print which events would be replayed.")
@@ -177,10 +179,11 @@ def replay(
     Name events by their ids, or select them with --all or with filters: an event must pass all of
     them. --since compares when they were handled; a span counts from the start of the batch.
 
-    The events are a batch, which the store keeps: what the handler has done before now. The same
-    command, here or elsewhere, joins the batch while it is open. So several at once replay each
-    event once, and after Ctrl-C or a crash the command goes on where it was. A handler that fails
-    three times leaves a dead letter, ID.GENERATION.HANDLER.
+    The command begins a batch, which the store keeps: the selected events that the handler has
+    finished before now. While the batch is open, the same command joins it, on any machine. So
+    several commands at once replay each event once, and after Ctrl-C or a crash the same command
+    continues. If the handler fails three times for an event, the replay becomes a dead letter with
+    the id ID.GENERATION.HANDLER.
 
     Exits 0 if every event is handled now.
     """
@@ -274,7 +277,7 @@ class _Replaying:
                         if move is not None:
                             move(self._count, self._count + one.left)
         except (asyncio.CancelledError, StoreError):
-            click.echo(f"stopped: {self._summary()}; the same command goes on", err=True)
+            click.echo(f"stopped: {self._summary()}; the same command continues", err=True)
             raise
         except ReplayError as error:
             click.echo(f"stopped: {self._summary()}; {error}", err=True)

@@ -49,15 +49,16 @@ def handlers(
 ) -> None:
     """List the handlers of MODULE:RECEIVER, or compare them with the events in a store.
 
-    With --against, run it before you deploy a new version. It looks at the unfinished events of the
-    receiver's endpoint: the inbox, dead letters, and kept deliveries. It names events that still
-    need handlers which this version lacks. It also names events for which handlers have finished
-    that this version lacks, while other handlers would run: if one of these is a renamed handler,
+    With --against, run the command before you deploy a new version. It looks at the unfinished
+    events of the receiver's endpoint: the inbox, dead letters, and kept deliveries. It names events
+    that need a handler which this version lacks. It also names events with a finished handler that
+    this version lacks, if other handlers would run for them: if such a handler was only renamed,
     its effect would happen a second time.
 
-    It changes nothing in the store, and needs no secrets.
+    The command changes nothing in the store, and needs no secrets.
 
-    Exits 0 if this version fits all events; 1 if it does not; 2 if it or the store cannot be read.
+    Exits 0 if this version fits all events; 1 if it does not; 2 if the version or the store cannot
+    be read.
 
     For example: hookonce handlers app:receiver --against postgresql://db/hooks
     """
@@ -88,7 +89,7 @@ def handlers(
 
 _ADVICE = (
     "keep a handler's old name with name=… when you rename or move it; keep a handler until the"
-    " deployed version has finished its events, or replay or discard them before"
+    " deployed version has finished its events, or first replay or discard these events"
 )
 
 

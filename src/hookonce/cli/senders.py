@@ -1,6 +1,6 @@
 """The option ``--sender`` of the commands that sign or verify without a receiver.
 
-Commands that load ``MODULE:RECEIVER`` do not have it: they use the sender of the receiver.
+Commands that load ``MODULE:RECEIVER`` do not have this option: they use the receiver's sender.
 """
 
 from __future__ import annotations

@@ -65,11 +65,12 @@ def restore(store_url: str, event_ids: tuple[str, ...], *, overwrite: bool, as_j
 def upgrade(store_url: str, *, as_json: bool) -> None:
     """Raise the format of a store to the newest that this version of hookonce knows.
 
-    A new version writes the format that it finds, so that processes of the version before can use
+    A new version writes the format that it finds, so that processes of the previous version can use
     the store too, and you can go back to that version. Run this command when every process runs the
-    new version. After it, processes of the old version answer 503.
+    new version. Afterwards, processes of the previous version answer 503.
 
-    It refuses while a process of the old version uses the store, and may be repeated at any time.
+    The command refuses to run while a process of the previous version uses the store. You can
+    repeat it at any time.
     """
 
     async def raise_format(store: InboxStore) -> Upgrade:
@@ -107,8 +108,8 @@ def _sqlite_store(url: str) -> SQLiteStore:
     store = named_store(url)
     if not isinstance(store, SQLiteStore):
         raise CannotBegin(
-            "this copies SQLite stores; back up PostgreSQL or Redis as its manual says, with"
-            " pg_dump for example"
+            "this command copies SQLite stores; back up PostgreSQL or Redis as its manual says, for"
+            " example with pg_dump"
         )
     return store
 

@@ -102,8 +102,8 @@ def _named(words: tuple[str, ...], store_file: Path | None) -> tuple[str, tuple[
 def chosen_url(url: str | None, file: Path | None, option: str = "--store") -> str | None:
     """Return the URL of an option or of --store-file; None if neither is given.
 
-    A command with these options does not read the environment variable: it is a trial, and must not
-    write into the store that other commands look after.
+    A command with these options ignores the environment variable: a trial must not write into the
+    store that the variable names for other commands.
     """
     if url is not None and file is not None:
         raise click.UsageError(f"name the store by {option} or by --store-file")

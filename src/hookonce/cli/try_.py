@@ -247,7 +247,7 @@ class _Report:
             "rows": dict(self._rows) if self._is_counted else None,
         }
         if not self.count:
-            line = f"{before}no event is kept that {self._handler} is for"
+            line = f"{before}the store keeps no event for {self._handler}"
         else:
             line = (
                 f"{before}{self._handler}: {self.count} tried, {self._raised} raised;"
@@ -263,7 +263,7 @@ class _Report:
         if not self._is_rolled_back:
             return "nothing was rolled back"
         if not self._is_counted:
-            return "rolled back; the database does not tell how many rows would have changed"
+            return "rolled back; the database does not count changed rows"
         if not self._rows:
             return "rolled back; no rows would have changed"
         rows = ", ".join(f"{table} {count}" for table, count in sorted(self._rows.items()))

@@ -96,8 +96,8 @@ class Ledger(AnyLedger[T], Protocol[T]):
 
         The isolation level is READ COMMITTED, unless the user asks for another. The context yields
         the object that the handler works with, such as a session. The handler must not be able to
-        commit with it. The transaction must be a real one, not a savepoint in a transaction that
-        other code commits.
+        commit with this object. A savepoint in a transaction that other code commits is not enough:
+        the transaction must be a real one.
         """
         ...
 

@@ -110,11 +110,11 @@ class Once(Generic[T]):
     ) -> Performed:
         """Run the work in a transaction with the effect's row, unless the effect is already done.
 
-        With ``latest``, which needs a ledger that keeps watermarks, also leave the work out if a
+        With ``latest``, which needs a ledger that keeps watermarks, the work is also left out if a
         newer event of the resource was handled. Attempts on one resource wait for each other.
 
-        A serialization failure or a deadlock is tried again at once, in a new transaction, up to
-        five times in all. Any other error rolls back and is raised.
+        After a serialization failure or a deadlock, the work is tried again at once in a new
+        transaction, at most five times in all. Any other error rolls back and is raised.
 
         Args:
             effect: the row of the ledger.

@@ -47,8 +47,8 @@ class Statements:
         begin: (effect) inserts a row that says that the handler has begun, unless a row exists.
         begin_again: (generation, effect) raises the row of a lower generation, and lets it say that
             the handler has begun.
-        savepoint: set after ``begin``, it proves at the end that the transaction is still the same
-            one. None in PostgreSQL, where ``finish`` proves that too.
+        savepoint: sets a savepoint after ``begin``, which proves at the end that the transaction is
+            still the same. None in PostgreSQL, where ``finish`` proves that too.
         release: fails if the savepoint is gone. None in PostgreSQL.
         finish: (moment, key) changes the row of this transaction to say when the handler ended.
         finishes_events: whether ``finish_event`` can be used.
@@ -59,8 +59,8 @@ class Statements:
         is_done: (effect) selects a row of this generation, or of a higher one, that says when the
             handler ended.
         is_ours: (effect) does the same; in PostgreSQL only if this transaction inserted the row.
-        advance: (watermark's row) inserts it or updates an older one, and locks the row also if it
-            is newer. Two statements: whether events as old as the watermark are dropped.
+        advance: (watermark's row) inserts the row or updates an older row, and locks the row even
+            if it is newer; one statement for each value of ``drop_ties``.
         is_advanced: (watermark's row without ``recorded_at``) selects the watermark if it is this
             one. None if the number of rows that ``advance`` changed says so.
         prune: (moment, limit) deletes rows recorded earlier; one statement for each table.

@@ -87,10 +87,10 @@ class DeadLetters:
     async def replay(self, event_id: str) -> Outcome:
         """Run the handlers that have not succeeded yet, and return the outcome.
 
-        The event keeps its id, and handlers see ``context.is_replay``. The failed replay of a
-        handled event runs its one handler, in the same generation. It stays a dead letter
-        until all its handlers have succeeded, even if this process crashes. An event with
-        ``is_kept`` stays kept until then.
+        The event keeps its id, and handlers see ``context.is_replay``. If the dead letter is the
+        failed replay of a handled event, only that replay's handler runs, in the same generation.
+        The event stays a dead letter until all its handlers have succeeded, even if this process
+        crashes. An event with ``is_kept`` stays kept until then.
 
         Raises:
             LookupError: there is no such dead letter.

@@ -103,7 +103,7 @@ class Receiver(Router):
         keep_handled: how long the store keeps the deliveries of handled events (seconds or a
             ``timedelta``), so that a handler can run again on purpose; see ``handled``. By default
             it keeps none.
-        keep_handled_bytes: the largest sum of the sizes of their bodies; the oldest are deleted
+        keep_handled_bytes: the largest sum of the sizes of the kept bodies; the oldest are deleted
             first. By default there is no limit.
         inbox: settings of the inbox: a delivery is stored durably and answered, and workers handle
             it. Without it handlers run inside the request.
@@ -535,7 +535,7 @@ class Receiver(Router):
         transaction itself is tried with no other event.
 
         No trial changes the state of an event, a record of the ledger or a watermark. ``latest_by``
-        skips nothing. ``serial_by`` holds. The receiver must be open::
+        skips no event, and ``serial_by`` applies as usual. The receiver must be open::
 
             async with receiver.opened():
                 async for trial in receiver.try_out("book"):

@@ -16,10 +16,10 @@ rely on: an event that the log does not list may have been dropped from it.
 An event without a handler is answered 2xx and not stored: the comparison ignores it too, as it
 ignores test events. An event older than the store's retention cannot be judged.
 
-If the handler was added after the event, the event was rightly ignored. That counts only if the
-store has recorded that deliveries of the type were ignored at that moment. A store that has lost
-its records has lost these records too, so it hides no loss. A gap that a person has accepted has a
-verdict of its own.
+If the handler was added after the event, the event was rightly ignored. An event counts as ignored
+only if the store has recorded that deliveries of its type were ignored at that moment. A store that
+has lost its records has lost these records too, so it hides no loss. A gap that a person has
+accepted has a verdict of its own.
 """
 
 from __future__ import annotations

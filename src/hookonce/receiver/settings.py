@@ -52,7 +52,7 @@ class Changes(TypedDict, total=False):
         secrets: one secret, several (newest first), or a provider of them.
         store: a store, or its URL.
         endpoint: the endpoint's name; each event is handled once for each name.
-        sender: who sends, and by which rules.
+        sender: the sender, with its rules.
         tolerance: how far a timestamp may be from the clock, in seconds or as a ``timedelta``.
         keep_handled: how long the deliveries of handled events are kept; None keeps none.
         keep_handled_bytes: the largest sum of the sizes of the kept bodies; None for no limit.

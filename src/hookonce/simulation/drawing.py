@@ -43,7 +43,7 @@ def drawn_scenario(
 ) -> Scenario:
     """Return events in bursts, with pauses of up to three hours, and a restart in each burst.
 
-    Faults of requests and of calls are not part of it: most of them would never occur.
+    The scenario has no faults of requests and calls, because most of them would never occur.
 
     Args:
         types: the types of most events.

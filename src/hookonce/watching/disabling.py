@@ -36,7 +36,7 @@ class FailureStreak(NamedTuple):
         refused: how many of them refused a delivery that was not genuine: a forgery, or a delivery
             signed with a secret that is not configured here.
         last: the reason of the last failed answer, for example ``handler_failed``.
-        rules: by which rules the sender delivers.
+        rules: the rules by which the sender delivers.
     """
 
     since_unix: float
@@ -78,7 +78,7 @@ class DisableWatch:
 
     Args:
         clock: Unix time in seconds.
-        rules: by which rules the sender delivers.
+        rules: the rules by which the sender delivers.
 
     Attributes:
         streak: the failures since the last success; None after a success.
