@@ -54,7 +54,7 @@ def without_old_secret(text: str) -> str:
     """Return the text of the file after the rotation, without the comment and the old secret.
 
     Raises:
-        SecretError: there are three secrets or more, so that nobody knows which is the old one.
+        SecretError: there are three secrets or more, so that nobody knows which is the old secret.
     """
     _, *old = secret_lines(text)
     if len(old) > 1:

@@ -64,7 +64,7 @@ class Listing(Generic[R]):
         """Yield whole pages.
 
         Args:
-            cursor: the ``next_cursor`` of the page before; by default start at the first page.
+            cursor: the ``next_cursor`` of the previous page; by default start at the first page.
         """
         seen = {cursor}
         empty = 0

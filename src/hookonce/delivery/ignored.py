@@ -1,7 +1,7 @@
 """Records when deliveries were ignored for lack of a handler: `reconcile` does not report them.
 
 No answer waits for a record: a task of its own writes the notes now and then. If a crash or an
-outage loses notes, `reconcile` reports gaps that are none; a lost note never hides a gap.
+outage loses notes, `reconcile` reports false gaps; a lost note never hides a gap.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOST_CALLS = 16
 class IgnoredTypes:
     """Notes which event types one receiver ignores and when; writes the notes to the store.
 
-    There is no timer, which could open the store again after it was closed.
+    It has no timer, because a timer could open the store again after the store was closed.
 
     Args:
         store: where to write; None if the store has no such calls.

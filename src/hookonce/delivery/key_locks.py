@@ -49,8 +49,8 @@ class HolderState(Enum):
 class AskAgain(NamedTuple):
     """The store granted a lock that this process must not use, so the attempt must ask again.
 
-    The lease is over already because this process was blocked, or meanwhile a newer event of this
-    process has succeeded.
+    The lease is over already because this process was blocked, or a newer event has succeeded in
+    this process in the meantime.
     """
 
 
@@ -61,7 +61,7 @@ class KeyLockHolder:
     Attributes:
         lock: the lock in the store.
         watermark: the watermark of the event; None if the handler runs late events, too.
-        drop_ties: whether another event with the same time makes this one late, too.
+        drop_ties: whether another event with the same time makes this event late, too.
         late: whether the handler runs even if a newer event has succeeded. Its success raises the
             watermark as usual.
         event: the event of the inbox that waits for the lock; None outside an inbox.

@@ -50,10 +50,10 @@ class Limits(_KnownOfSender):
         handler_timeout_seconds: after this an async handler is cancelled and counts as failed. A
             sync handler cannot be cancelled: it keeps its claim until it ends, and makes the
             receiver unready.
-        store_seconds: the time limit of each call to the store; a slower one counts as failed.
+        store_seconds: the time limit of each call to the store; a slower call counts as failed.
         body_seconds: a request whose body takes longer than this to arrive is answered 408.
         drain_seconds: how long a shutdown waits for running handlers.
-        body_bytes: the largest body; a larger one is answered 413 and never held in memory.
+        body_bytes: the largest body; a larger body is answered 413 and never held in memory.
         bodies_bytes: the most memory for bodies that are still arriving, over all requests to an
             ASGI application. Beyond it, the oldest of these requests is answered 503. At least
             ``body_bytes``.

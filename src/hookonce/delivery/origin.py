@@ -1,8 +1,8 @@
 """Where an attempt comes from: a request, the inbox, or an operator's replay.
 
 ``generation`` is 0, or higher if the handler is to repeat its effect on purpose. Then ``late`` says
-whether ``latest_by`` lets the event run although a newer one has succeeded, and ``new_key`` whether
-its idempotency key differs from that of earlier runs.
+whether the event runs even if ``latest_by`` finds that a newer event has succeeded, and ``new_key``
+whether the idempotency key differs from that of earlier runs.
 
 The classes are not frozen, because creating a frozen object takes three times as long, and every
 request creates one. Only `Queued` changes: it remembers whether it has left its place.

@@ -81,7 +81,7 @@ class Pipeline:
         sender: who sends.
         attempts: the attempts in flight.
         intake: where deliveries are stored instead of handled, if there is an inbox.
-        ignored: writes down which types nobody here is registered for.
+        ignored: records the event types that have no handler in this process.
     """
 
     def __init__(

@@ -248,8 +248,8 @@ def decide(
 ) -> AfterFailure:
     """Return what follows from an attempt that has not succeeded.
 
-    A rejection counts only if every missing handler rejects the event. While another handler may
-    still succeed, the event comes again, and the rejecting handler rejects it then.
+    A rejection counts only if every outstanding handler rejects the event. While another handler
+    may still succeed, the event is tried again, and the rejecting handler rejects it again.
 
     Args:
         report: the handlers that have not succeeded.

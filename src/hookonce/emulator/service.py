@@ -96,10 +96,9 @@ class EmulatedService:
         events: the event types that the target subscribes to; all by default. The publishing
             service refuses types that it does not have.
         path: the path at which the application receives.
-        sender: who sends: names the headers and the fields of the bodies, and says by which rules
-            deliveries are retried; by default the sender of a ``Receiver``, otherwise the
-            publishing service. Another sender has only its deliveries: the API stays that of the
-            publishing service.
+        sender: the sender to play, which decides the headers, the bodies and the retries; by
+            default the sender of a ``Receiver``, otherwise the publishing service. The API is that
+            of the publishing service for every sender.
         service: the name in the service's own headers and keys; by default the service name of a
             ``Receiver``, otherwise "example".
         plan: free, starter, pro or agency; by default the plan of ``data``.

@@ -35,7 +35,7 @@ def delivery_headers(
         secrets: one secret, or two during a rotation.
         attempt: the number of the attempt, from 1.
         signed_at: Unix seconds.
-        sender: whose headers they are.
+        sender: the sender that the headers belong to.
         service: the name in the service's own headers.
     """
     # Cut to whole seconds: rounding could give a time in the future.

@@ -1,7 +1,7 @@
 """Bearer tokens.
 
-Every caller has to show one, a local caller too: behind a proxy on this machine all callers have
-its address, and a plain proxy adds no header that tells them apart.
+Every caller must show a token, even a local caller: behind a proxy on this machine all callers have
+the proxy's address, and a plain proxy adds no header that tells them apart.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def check_whole(body: bytes, announced: int | None, *, is_chunked: bool) -> None
     No signature matches a part of a body. A plain 401 would make an operator search for a wrong
     secret. Bytes are missing if something has read the body before the receiver, if the connection
     breaks off, or if the server cannot read the body: uvicorn drops the body of a request to
-    upgrade, and Django under WSGI drops a chunked one. No delivery is empty, so an empty chunked
+    upgrade, and Django under WSGI drops a chunked body. No delivery is empty, so an empty chunked
     body has lost its bytes too.
 
     Args:

@@ -15,7 +15,7 @@ class Backoff:
 
     Attributes:
         first_seconds: the wait after the first attempt.
-        factor: each further wait is this many times as long as the one before.
+        factor: each further wait is this many times as long as the previous wait.
         longest_seconds: the longest wait, before jitter.
         jitter: the largest random change of a wait, as a fraction of it, so that events that failed
             together are not all retried together; 0 for no change.

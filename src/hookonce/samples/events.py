@@ -117,7 +117,7 @@ def event_body(
     """Return the JSON body of a realistic event.
 
     Args:
-        event_type: a documented type, or another one, whose sample has empty data.
+        event_type: a documented type, or another type, whose sample has empty data.
         event_id: a new id by default.
         created_at: an aware datetime; now by default.
         workspace_id: the id of the workspace to which the event belongs; only for the default
@@ -125,8 +125,8 @@ def event_body(
         data: the fields that differ from the sample. Names may be ``author_username`` or
             ``authorUsername``; nested objects are merged into those of the sample.
         extra: allow fields that the type does not have.
-        sender: whose body it is. For types other than those of ``publishing`` and ``openai``, give
-            the whole data.
+        sender: the sender of the body. For types other than those of ``publishing`` and ``openai``,
+            give the whole data.
 
     Raises:
         TypeError: the sender's envelope has a function, so no body can be written for it.

@@ -24,7 +24,7 @@ EXAMPLE_RETRY_SECONDS = (
 """The "Example retry schedule" of the Standard Webhooks specification (Operational considerations,
 Deliverability and reliability)."""
 
-# Reserve an hour: clocks differ, and each attempt waits for the answer to the attempt before.
+# Reserve an hour: clocks differ, and each attempt waits for the answer to the previous attempt.
 _RESERVE_SECONDS = _HOUR
 
 
@@ -36,8 +36,8 @@ class Rules:
 
     Attributes:
         answer_seconds: how long the sender waits for an answer.
-        retry_seconds: the waits before attempts 2, 3, 4 and so on, each counted from the attempt
-            before; only an example if ``attempts`` is None.
+        retry_seconds: the waits before attempts 2, 3, 4 and so on, each counted from the previous
+            attempt; only an example if ``attempts`` is None.
         retry_jitter: the random part of each wait: with 0.1 a wait is 90 to 110 percent.
         attempts: the largest number of attempts to deliver an event.
         retry_span_seconds: how long after an event's creation the sender delivers it again, for a

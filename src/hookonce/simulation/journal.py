@@ -76,7 +76,7 @@ class History:
         attempts: the requests as the sender saw them.
         requests: the requests as the receiver saw them.
         restarts: when a new receiver had replaced the old receiver.
-        sender: whose rules the answers have to follow.
+        sender: the sender whose rules the answers must follow.
     """
 
     began_unix: float
@@ -150,7 +150,7 @@ class Journal:
         Args:
             attempts: the requests as the sender saw them.
             replies: the replies to comments that the service accepted.
-            sender: whose rules the answers have to follow.
+            sender: the sender whose rules the answers must follow.
         """
         return History(
             self._began_unix,

@@ -137,7 +137,7 @@ def open_store(
     """Return the store of a URL; it connects at its first use.
 
     ``sqlite:///relative.db`` and ``sqlite:////absolute.db`` name a file, ``memory://`` a store that
-    forgets at a restart, ``redis://host:6379/0`` and its kin a Redis or Valkey server, and
+    forgets at a restart, ``redis://host:6379/0`` and similar URLs a Redis or Valkey server, and
     ``postgresql://user@host:5432/database`` a schema in a PostgreSQL database.
 
     Args:

@@ -2,10 +2,9 @@
 
 A store contains the number of its format, and every call compares this number. A version of
 hookonce knows one or more formats. It gives a new store its newest format. In an existing store it
-writes the format that it finds, so that processes of the version before can use the store too, and
-an operator can go back to that version. Only ``upgrade`` raises the number, after every process of
-an older version has ended. A process that does not know the number that it finds reads and writes
-nothing.
+writes the format that it finds, so that processes of the previous version can use the store too,
+and an operator can go back to that version. Only ``upgrade`` raises the number, after every process
+of an older version has ended. A process that finds an unknown number reads and writes nothing.
 
 A single record may be unreadable: damaged, or of a later format in a store that has lost its
 number. It is set aside as a dead letter with its bytes. It blocks no other event, but the store

@@ -4,8 +4,8 @@ As in ``life``, this file has values and pure functions: a store passes its reco
 the moment, and writes the record that it gets back. Three rules:
 
 - One token at a time holds a key lock, until its lease ends or it releases the key lock.
-- The watermark is a fact and only rises. An event below the watermark, or the event that set it, is
-  stale, whether the key lock is held or not. A later generation of the event that set it is not.
+- The watermark only rises. An event below the watermark, or the event that set it, is stale, even
+  if the key lock is free. A later generation of the event that set it is not stale.
 - Waiting events form a queue, so that a release can make the next event due. The queue is forgotten
   when the lease of the holder ends, because the waiting events are due again by then.
 """

@@ -2,7 +2,7 @@
 
 At a restart it forgets everything. When it is full, it forgets the oldest done events, and logs a
 warning. It keeps no bodies of events that failed: if such a body must be kept, the receiver answers
-500. Only a receiver with ``keep_handled`` has it keep the bodies of handled events.
+500. It keeps the bodies of handled events for a receiver with ``keep_handled``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MemoryStore(RecordStore):
     """A store in memory that holds a bounded number of events, for one event loop.
 
     Args:
-        retention: how long a done event is remembered; a receiver needs its sender's span at least.
+        retention: how long a done event is remembered; at least the span of the receiver's sender.
         max_records: the largest number of events. A full store forgets the oldest done events
             early, with a warning; if no event is done, a claim raises StoreError.
         clock: Unix time in seconds.

@@ -2,11 +2,11 @@
 
 Each call is atomic. A claim is a lease with an owner, who is named by a token. Only the owner may
 extend, release or bury the claim (fencing). Any process that has seen the event succeed may
-``complete`` it, because a success is a fact. A claim whose lease expires counts as an attempt, so
+``complete`` it, because a success is final. A claim whose lease expires counts as an attempt, so
 that a crash loop shows in ``attempt``; a claim that is released before a handler began does not
 count.
 
-``finished`` names the handlers that have succeeded. A handler's success is a fact too: a store
+``finished`` names the handlers that have succeeded. A handler's success is final too: a store
 remembers it even if the claim was lost, in the event's record and in its dead letter, unless the
 event is done. ``outstanding`` names the handlers known to have failed or not run. A store remembers
 them until they have finished or the event is done, so that a process that lacks one of these

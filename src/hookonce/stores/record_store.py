@@ -263,7 +263,7 @@ class RecordStore(StepStore):
     events overrides them too.
 
     Args:
-        retention: how long a done event is remembered; a receiver needs its sender's span at least.
+        retention: how long a done event is remembered; at least the span of the receiver's sender.
         clock: Unix time in seconds, also for leases.
     """
 

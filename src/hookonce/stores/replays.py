@@ -1,7 +1,7 @@
 """Batches of replays: one handler runs again for the handled events that a plan selects.
 
-A store keeps the last batch of each handler. Its generation never falls, so that the done records
-and ledger rows of an earlier batch never answer for a later one.
+A store keeps the last batch of each handler. The generation of a handler's batches never falls, so
+that the done records and ledger rows of an earlier batch never answer for a later batch.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class ReplayPlan:
         since_seconds: only events handled at most this many seconds before the start of the batch.
         where: only events whose body meets all these conditions, sorted.
         event_ids: only these events, sorted.
-        late: whether ``latest_by`` also lets an event run if a newer one has succeeded. The events
-            then run in the order of their creation.
+        late: whether ``latest_by`` also lets an event run if a newer event has succeeded. The
+            events then run in the order of their creation.
         new_key: whether ``Context.idempotency_key`` differs from that of earlier runs.
     """
 
@@ -85,7 +85,8 @@ class ReplayBatch:
         handler: the handler that runs again.
         generation: the number of the batch, from 1; see ``Context.generation``.
         plan: the events that it selects, and how the handler runs.
-        started_unix: when it was begun, in Unix seconds. It selects only events handled before.
+        started_unix: when it was begun, in Unix seconds. It selects only events that were handled
+            before this time.
         finished_unix: when all its events were replayed, in Unix seconds; None while it is open.
     """
 

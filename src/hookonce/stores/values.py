@@ -435,7 +435,7 @@ class Busy:
 class Stale:
     """The event comes too late: a newer event, or this event, has succeeded; see ``watermark``.
 
-    The event itself has succeeded if its generation, or a later one, has.
+    The event itself has succeeded if its generation, or a later generation, has succeeded.
     """
 
     watermark: Watermark

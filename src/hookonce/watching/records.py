@@ -27,7 +27,7 @@ class DeliveryReceived(NamedTuple):
         at_unix: when it arrived, in Unix seconds.
         is_backfill: whether ``Receiver.backfill`` made this delivery. Such a delivery says nothing
             about the sender.
-        sender: whose headers these are; None for ``webhook-*``.
+        sender: the sender whose rules decide the headers' names; None for ``webhook-*``.
     """
 
     endpoint: str

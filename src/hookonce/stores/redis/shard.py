@@ -1,6 +1,6 @@
 """Calls one shard: each iteration of the event loop sends its steps in one call of the Lua script.
 
-One batch is in flight at a time; steps that are queued meanwhile form the next batch. A cancelled
+One batch is in flight at a time; steps that are queued during this time form the next batch. A cancelled
 caller does not cancel its batch. A batch may run twice if a reply is lost: every step recognises
 its token or nonce, and answers as it did the first time.
 """
@@ -104,7 +104,7 @@ class Shard:
 
         Args:
             may_be_dropped: skip the step if its caller is cancelled before it is sent: a claim
-                would have no owner. A completion is a fact, and is not skipped.
+                would have no owner. A completion is never skipped: the handlers have run.
 
         Raises:
             StoreError: from the future: the step was not done, or its outcome is unknown.

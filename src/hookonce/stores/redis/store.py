@@ -70,7 +70,7 @@ class RedisStore(RedisHandled, RedisReports, RedisReconciling):
         durability: "memory" if the server's answer is enough; "fsync" to wait, once for each batch,
             until the server has written its append-only file to disk.
         replicas: how many replicas must have a write before the store reports success.
-        retention: how long a done event is remembered; a receiver needs its sender's span at least.
+        retention: how long a done event is remembered; at least the span of the receiver's sender.
         clock: returns Unix time in seconds. A clock other than the system's replaces the server's.
 
     Attributes:

@@ -39,8 +39,8 @@ class Job(Generic[T]):
         key: the event, if the job can be combined with other jobs of its class; else None.
         error: the error that the caller gets in place of a result.
         committed: whether the job was committed on its own, after its batch had failed.
-        may_be_dropped: skip the job if its caller was cancelled meanwhile: a claim would have no
-            owner. A completion is a fact, and is not skipped.
+        may_be_dropped: skip the job if its caller was cancelled in the meantime: a claim would have
+            no owner. A completion is never skipped, because the handlers have run.
         may_be_lost: commit without waiting for the disk. Every process sees the change at once, and
             it survives a crash of the processes; a power cut before the next synced commit undoes
             it.

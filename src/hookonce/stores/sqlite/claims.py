@@ -246,10 +246,10 @@ class ClaimsTable:
 
         Args:
             events: the digest of each event, and the id of its delivery in ``handled``. An event
-                that was done before keeps its own.
+                that was done already keeps its delivery.
 
         Returns:
-            The number of events that were not done before.
+            The number of events that were not done already.
         """
         expires = self.expires()
         execute_rows(connection, _FINISH, (expires,), events)

@@ -47,7 +47,7 @@ def take_step(
 ) -> T:
     """Apply a step to a key lock, write the changes, and return the step's answer.
 
-    A step may note a waiting event, or remove the first one. ``event`` waits no longer; it is
+    A step may add a waiting event, or remove the first event. ``event`` no longer waits: it is
     removed here, since it may be any of the waiting events.
     """
     digest = _digest_of(key_lock)

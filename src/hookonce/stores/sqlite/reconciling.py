@@ -51,8 +51,8 @@ class SQLiteReconciling(ABC):
     async def note_ignored(self, endpoint: str, spans: Mapping[str, Sequence[Span]]) -> None:
         """Remember when types were ignored; see ``ReconcilingStore.note_ignored``.
 
-        A power cut may undo the last call. Then ``reconcile`` reports a gap that is none, but
-        misses no gap.
+        A power cut may undo the last call. Then ``reconcile`` reports a false gap, but misses no
+        gap.
         """
         rows = [(event_type, span) for event_type, ignored in spans.items() for span in ignored]
 

@@ -63,7 +63,7 @@ class SQLiteStore(StepStore, SQLiteReports, SQLiteReconciling, SQLiteHandled):
 
     Args:
         path: the file; it is created if it does not exist, but its folder must exist.
-        retention: how long a done event is remembered; a receiver needs its sender's span at least.
+        retention: how long a done event is remembered; at least the span of the receiver's sender.
         clock: Unix time in seconds.
 
     Attributes:
