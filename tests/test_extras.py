@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from support.deliveries import SECRET
 from support.processes import run_python
 
 from hookonce.errors import NeedsExtra
@@ -27,22 +28,46 @@ _MODULES = [
 ]
 
 
+def run_without(libraries: set[str], code: str) -> str:
+    """Run a program that cannot import some libraries, and return what it prints."""
+    return run_python(
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] in {libraries!r}:\n"
+        "            raise ModuleNotFoundError(name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n" + code
+    )
+
+
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(("module", "library", "extra"), _MODULES)
 def test_a_module_without_its_library_names_the_extra(
     module: str, library: str, extra: str
 ) -> None:
-    printed = run_python(
-        "import sys\n"
-        "class Missing:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name.partition('.')[0] == {library!r}:\n"
-        "            raise ModuleNotFoundError(name=name)\n"
-        "sys.meta_path.insert(0, Missing())\n"
-        f"try: import hookonce.{module}\n"
-        "except ImportError as error: print(error)\n"
+    printed = run_without(
+        {library},
+        f"try: import hookonce.{module}\nexcept ImportError as error: print(error)\n",
     )
     assert printed.endswith(f" needs {library}: pip install 'hookonce[{extra}]'\n")
+
+
+def test_the_emulator_needs_no_extra_within_a_process() -> None:
+    printed = run_without(
+        {"yaml", *(library for _, library, _ in _MODULES)},
+        "import asyncio\n"
+        "from hookonce import Receiver, simulation\n"
+        "from hookonce.emulator import EmulatedService\n"
+        "from hookonce.events import CommentReceived\n"
+        f"receiver = Receiver(secrets={SECRET!r}, store='memory://')\n"
+        "receiver.on(CommentReceived, name='note')(lambda _: None)\n"
+        "async def main():\n"
+        "    async with EmulatedService(receiver) as service:\n"
+        "        await service.emit(CommentReceived)\n"
+        "        print(*(delivery.status for delivery in service.deliveries()))\n"
+        "asyncio.run(main())\n",
+    )
+    assert printed == "delivered\n"
 
 
 def test_another_missing_module_is_named_as_it_is() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.service_api import PUBLIC_URL, calling, checked_error, create, wanted
 
-from hookonce.client.addresses import is_public
+from hookonce.addresses import is_public
 from hookonce.emulator import EmulatedService
 
 pytestmark = pytest.mark.anyio

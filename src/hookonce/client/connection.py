@@ -28,8 +28,8 @@ import httpx2
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import from_json, to_json
 
+from ..addresses import is_public
 from ..resources import ErrorResponse, Resource
-from .addresses import is_public
 from .errors import ClientError, NoAnswerError, UnreadableAnswerError, UploadError, refusal
 from .keys import Key
 from .quota import QuotaWatch

@@ -12,7 +12,7 @@ import socket
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import SplitResult, urlsplit
 
-from ..client.addresses import is_public, unwrapped
+from ..addresses import is_public, unwrapped
 from .refusals import Issue, RefusedError, invalid, refused
 
 # The characters of RFC 3986. URL parsers disagree about other characters, so that the delivery
