@@ -79,7 +79,7 @@ def shows_half_built(cls: type[T]) -> type[T]:
     """Let ``repr`` and ``str`` work on an object whose constructor has raised.
 
     Error trackers call ``repr`` on the local variables of every frame. In the frame of ``__init__``
-    that is an object without all of its attributes.
+    the object still lacks some of its attributes.
     """
     for name in {"__repr__", "__str__"} & vars(cls).keys():
         setattr(cls, name, _rendering(vars(cls)[name]))

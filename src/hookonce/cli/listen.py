@@ -273,7 +273,7 @@ class _Listening:
                     f" deleted, remove {str(self.file.path)!r} and run this again, which creates"
                     " another"
                 ) from None
-            except PermissionDeniedError:  # such a key may not disable the endpoint either
+            except PermissionDeniedError:  # this key may not disable the endpoint either
                 raise
             except BaseException:
                 await self._disable(client, webhook_id)

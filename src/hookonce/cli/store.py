@@ -44,7 +44,7 @@ def backup(store_url: str, event_ids: tuple[str, ...], *, overwrite: bool, as_js
 def restore(store_url: str, event_ids: tuple[str, ...], *, overwrite: bool, as_json: bool) -> None:
     """Make a SQLite store from FILE, a backup.
 
-    Stop the processes that use the store before. The store has mode 0600; if root restores it, it
+    First stop the processes that use the store. The store has mode 0600; if root restores it, it
     belongs to the owner of the old file, or of the folder. FILE is not changed.
 
     Events that were handled after the backup are handled again if they are delivered again; find

@@ -305,8 +305,8 @@ class PostgresStore(StepStore, PostgresReports, PostgresReconciling, PostgresHan
         event: DeliveryKey | None = None,
     ) -> T:
         session = self._session
-        # An inbox entry makes the next event of its key due when it ends. An attempt outside the
-        # inbox has no entry, so the release of the key lock makes the next event due.
+        # When an inbox entry ends, its end makes the next event of its key lock due. An attempt
+        # outside the inbox has no entry, so the release of the key lock makes the next event due.
         behind = session.inbox.next_behind([digest_of_lock(key_lock)], session.now())
         then = () if is_acquiring else (behind,)
 

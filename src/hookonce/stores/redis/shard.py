@@ -1,8 +1,8 @@
 """Calls one shard: each iteration of the event loop sends its steps in one call of the Lua script.
 
-One batch is in flight at a time; steps that are queued during this time form the next batch. A cancelled
-caller does not cancel its batch. A batch may run twice if a reply is lost: every step recognises
-its token or nonce, and answers as it did the first time.
+One batch is in flight at a time; steps that are queued during this time form the next batch. A
+cancelled caller does not cancel its batch. A batch may run twice if a reply is lost: every step
+recognises its token or nonce, and answers as it did the first time.
 """
 
 from __future__ import annotations
