@@ -420,8 +420,8 @@ def test_a_name_that_has_no_hash_is_no_obstacle() -> None:
 
 
 def test_an_entry_as_long_as_a_signature_of_another_version_is_none() -> None:
-    [entry] = DeliveryHeaders.parse(GENUINE).signatures
-    headers = {**GENUINE, "webhook-signature": entry.decode().replace("v1,", "v2,")}
+    other = GENUINE["webhook-signature"].replace("v1,", "v2,")
+    headers = {**GENUINE, "webhook-signature": other}
     assert DeliveryHeaders.parse(headers).signatures == ()
 
 

@@ -19,7 +19,13 @@ from typing import cast
 from ..errors import Refusal, SecretError, VerificationError
 from ..senders import Sender, publishing
 from ..senders.built_in import BUILT_IN
-from ..verification.headers import V1, DeliveryHeaders, RawHeaders, families_in, header_pairs
+from ..verification.headers import (
+    V1_LENGTH,
+    DeliveryHeaders,
+    RawHeaders,
+    families_in,
+    header_pairs,
+)
 from ..verification.secrets import new_secret, verifying_key
 from ..verification.signature import (
     Matcher,
@@ -228,7 +234,7 @@ def _unexplained(parsed: DeliveryHeaders, usable: Sequence[str], prefix: str) ->
             " ed25519.",
         )
     shared = {verifying_key(secret).is_shared for secret in usable}
-    signed = {entry.startswith(V1) for entry in parsed.signatures}
+    signed = {len(text) == V1_LENGTH for text in parsed.signatures}
     if shared == {True} and signed == {False}:
         return Explanation(
             "The delivery has only a v1a signature, and every configured secret is for v1.",

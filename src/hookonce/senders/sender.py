@@ -97,6 +97,10 @@ class Sender:
             span_seconds("tolerance_seconds", self.tolerance_seconds),
         )
 
+    def __hash__(self) -> int:
+        """Return the hash of the name: a cache finds the sender of each delivery by its hash."""
+        return hash(self.name)
+
     @property
     def countable_rules(self) -> Rules:
         """The rules; their ``attempts`` is None if a receiver cannot count the attempts.

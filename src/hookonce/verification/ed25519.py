@@ -12,7 +12,7 @@ from binascii import b2a_base64
 from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import NeedsExtra
-from .headers import V1A
+from .headers import V1A, V1A_LENGTH
 
 with NeedsExtra("v1a", "a key of the asymmetric scheme (whpk_…, whsk_…)", "cryptography"):
     from cryptography.exceptions import InvalidSignature
@@ -139,10 +139,9 @@ def matcher(public_key: bytes) -> Callable[[bytes, bytes, Sequence[bytes]], bool
 
 def _strict(signatures: Sequence[bytes]) -> Iterator[bytes]:
     """Yield the decoded ``v1a`` signatures that a signer can have made."""
-    for entry in signatures:
-        if not entry.startswith(V1A):
+    for text in signatures:
+        if len(text) != V1A_LENGTH:
             continue
-        text = entry.removeprefix(V1A)
         try:
             signature = base64.b64decode(text, validate=True)
         except ValueError:

@@ -66,10 +66,13 @@ _ZERO = ord("0")
 _MAX_SIGNATURES = 16
 _MAX_ASYMMETRIC = 4
 
-# A parsed signature keeps its version, because only signatures of the same scheme are compared.
 V1, V1A = b"v1,", b"v1a,"
-_V1_LENGTH = len(V1) + 44  # base64 of 32 bytes
-_V1A_LENGTH = len(V1A) + 88  # base64 of 64 bytes
+# The length of a signature's base64 text shows its version. So only signatures of the same scheme
+# are compared, and the text needs no version before it.
+V1_LENGTH = 44  # base64 of 32 bytes
+V1A_LENGTH = 88  # base64 of 64 bytes
+_V1_ENTRY_LENGTH = len(V1) + V1_LENGTH
+_V1A_ENTRY_LENGTH = len(V1A) + V1A_LENGTH
 
 
 def is_message_id(text: str) -> bool:
@@ -215,7 +218,8 @@ class DeliveryHeaders(NamedTuple):
         message_id: the webhook-id.
         timestamp: when the sender signed this attempt, in Unix seconds.
         signed_prefix: the bytes ``{webhook-id}.{webhook-timestamp}.`` as they arrived.
-        signatures: each well-formed entry with its version: ``v1,…`` or ``v1a,…``.
+        signatures: the base64 text of each well-formed entry: 44 characters for ``v1``, 88 for
+            ``v1a``.
     """
 
     message_id: str
@@ -270,7 +274,7 @@ def read_headers(headers: RawHeaders, names: HeaderNames) -> tuple[SignedParts, 
                     _id_text(message_id),
                     _unix_seconds(timestamp),
                     b".".join((message_id, timestamp, b"")),
-                    _entries(signature),
+                    _signature_texts(signature),
                 )
             except VerificationError as error:
                 raise _naming(error, names) from None
@@ -302,7 +306,7 @@ def signed_parts(headers: RawHeaders, names: HeaderNames | None = None) -> Signe
             _id_text(message_id),
             _unix_seconds(timestamp),
             b".".join((message_id, timestamp, b"")),
-            _entries(signature),
+            _signature_texts(signature),
         )
     except VerificationError as error:
         if names is None:
@@ -484,23 +488,25 @@ def _unix_seconds(raw: bytes) -> int:
     return int(raw)
 
 
-def _entries(signature: bytes) -> tuple[bytes, ...]:
-    """Return the well-formed signatures; skip other versions and broken entries."""
-    if len(signature) == _V1_LENGTH and signature.startswith(V1):
-        return (signature,)
-    entries: list[bytes] = []
+def _signature_texts(signature: bytes) -> tuple[bytes, ...]:
+    """Return the texts of the well-formed entries; skip other versions and broken entries."""
+    if len(signature) == _V1_ENTRY_LENGTH:
+        # removeprefix() checks the version and removes it in one call.
+        text = signature.removeprefix(V1)
+        return (text,) if len(text) == V1_LENGTH else ()
+    texts: list[bytes] = []
     asymmetric = 0
     for entry in signature.split(b" "):
-        if len(entry) == _V1A_LENGTH and entry.startswith(V1A):
+        if len(entry) == _V1_ENTRY_LENGTH and entry.startswith(V1):
+            texts.append(entry.removeprefix(V1))
+        elif len(entry) == _V1A_ENTRY_LENGTH and entry.startswith(V1A):
             asymmetric += 1
             if asymmetric > _MAX_ASYMMETRIC:
                 continue
-        elif len(entry) != _V1_LENGTH or not entry.startswith(V1):
-            continue
-        entries.append(entry)
-        if len(entries) == _MAX_SIGNATURES:
+            texts.append(entry.removeprefix(V1A))
+        if len(texts) == _MAX_SIGNATURES:
             break
-    return tuple(entries)
+    return tuple(texts)
 
 
 _MOST_USUAL = 64

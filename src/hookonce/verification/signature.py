@@ -51,7 +51,8 @@ Signer: TypeAlias = Callable[[bytes, bytes], bytes]
 """Returns the signature, with its version, of ``{webhook-id}.{webhook-timestamp}.`` and a body."""
 
 Matcher: TypeAlias = Callable[[bytes, bytes, Sequence[bytes]], bool]
-"""Takes the arguments of a `Signer`, and signatures; returns whether its key made one of them."""
+"""Takes the arguments of a `Signer`, and the texts of signatures, without their versions; returns
+whether its key made one of them."""
 
 
 class VerifiedDelivery(NamedTuple):
@@ -121,11 +122,11 @@ def verify(
         del secrets
         raise error.with_traceback(None) from error.__cause__
     del secrets
-    families = None if sender is None else families_of(sender)
-    if tolerance is None:
-        tolerance = DEFAULT_TOLERANCE if sender is None else sender.tolerance_seconds
+    if sender is None:
+        families, usual = None, DEFAULT_TOLERANCE
     else:
-        tolerance = span_seconds("tolerance", tolerance)
+        families, usual = families_of(sender), sender.tolerance_seconds
+    tolerance = usual if tolerance is None else span_seconds("tolerance", tolerance)
     if now is None:
         now = system_clock()
     elif now.__class__ is not float:
@@ -387,7 +388,7 @@ def hmac_matcher(key: bytes) -> Matcher:
         inner.update(body)
         outer = outer_state()
         outer.update(inner.digest())
-        expected = V1 + b2a_base64(outer.digest(), newline=False)
+        expected = b2a_base64(outer.digest(), newline=False)
         for signature in signatures:  # noqa: SIM110 - faster than any() with a generator
             if compare_digest(signature, expected):
                 return True
