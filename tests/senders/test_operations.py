@@ -100,6 +100,15 @@ async def test_the_doctor_delivers_the_senders_own_test_event() -> None:
     assert noted.types == ["ping"]
 
 
+async def test_the_doctor_judges_no_type_of_a_sender_without_event_classes() -> None:
+    noted = Noted(standard)
+    noted.receiver.on(OrderPaid, name="paid")(lambda _: None)
+    noted.receiver.on("order.void", name="like the type of a class")(lambda _: None)
+    noted.receiver.on("refund.*", name="like no type")(lambda _: None)
+    findings = await examine(noted.subject)
+    assert not [finding for finding in findings if finding.check == "event_types"]
+
+
 @pytest.mark.parametrize("sender", [standard, svix])
 async def test_without_a_test_event_the_doctor_delivers_nothing_genuine(sender: Sender) -> None:
     noted = Noted(sender)

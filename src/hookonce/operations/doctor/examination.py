@@ -49,7 +49,8 @@ async def examine(
     findings += handler_findings(receiver.handlers, known, sender.rules.test_type)
     store_file = getattr(receiver.store, "path", None)
     findings += await ledger_findings(receiver.handlers, retention_seconds, store_file)
-    findings += type_findings(receiver.handlers, known)
+    if sender.event_classes:  # without them, nothing is known about the sender's types
+        findings += type_findings(receiver.handlers, known)
     findings.append(tolerance_finding(receiver.tolerance_seconds, sender))
     findings += limit_findings(receiver.limits)
     if receiver.inbox is not None:

@@ -194,7 +194,7 @@ async def _size_finding(
 
 
 async def _address_finding(url: str) -> Finding:
-    """Check whether the sender would accept this URL for an endpoint."""
+    """Check whether a sender is likely to accept this URL for an endpoint."""
     check = "url.address"
     fix = "register the server's public https URL, and check it with the doctor too"
     try:
@@ -204,9 +204,9 @@ async def _address_finding(url: str) -> Finding:
         return warning(check, "the host name was not resolved in time", "check its DNS records")
     except RefusedError as refused:
         if refused.body.code == "webhook.url_private":
-            found = "the sender delivers only to public addresses, and this one is not public"
+            found = "the address is not public, and most senders deliver only to public addresses"
         else:
-            found = "the sender accepts only https URLs with a host name that can be resolved"
+            found = "this is no https URL whose host name resolves, which most senders require"
         # If you check a server behind its proxy, a private address is not a fault.
         return note(check, found, fix)
     return fine(check, "https, and a public address")
