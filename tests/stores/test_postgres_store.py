@@ -7,7 +7,7 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import psycopg
@@ -72,6 +72,21 @@ async def test_only_one_of_two_processes_gets_each_claim(postgres: PostgresServe
                 granted += isinstance(answer, Claimed)
             assert granted == len(keys)
             keys = [delivery_key("default", f"{key}x") for key in keys]
+
+
+async def test_processes_that_start_together_create_the_tables_once(
+    postgres: PostgresServer,
+) -> None:
+    async with AsyncExitStack() as stack:
+        stores = [
+            await stack.enter_async_context(aclosing(PostgresStore(postgres.url))) for _ in range(6)
+        ]
+        await asyncio.gather(*(store.open() for store in stores))
+        claims = await asyncio.gather(
+            *(store.claim(delivery_key("default", "evt_1"), new_token(), LEASE) for store in stores)
+        )
+    assert sum(isinstance(claim, Claimed) for claim in claims) == 1
+    assert postgres.execute("SELECT number FROM hookonce.format") == [(1,)]
 
 
 async def test_steps_of_two_processes_on_the_same_events_never_fail(
