@@ -73,7 +73,7 @@ def durable(webhook_secret: str, tmp_path: Path) -> Receiver:
 
 @pytest.fixture
 def nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Check that no log line of a test holds a secret or a signature."""
+    """Check that no log line contains a secret, a signature or the text of a comment."""
     caplog.set_level(logging.DEBUG, logger="hookonce")
     yield
     shown = caplog.text

@@ -1,8 +1,9 @@
 """Workers in processes of their own, which empty an inbox or another queue together.
 
-``python -m benchmarks.fleet NAME URL AT_ONCE HANDLER_SECONDS`` is such a process. It says that it
-is ready, and begins when it is given a line. It tells how many events it has handled so far, when
-the last of them was, and how much processor time it has used. It ends with its standard input.
+``python -m benchmarks.fleet NAME URL AT_ONCE HANDLER_SECONDS`` is such a process. It prints that it
+is ready, and begins when it reads a line. Then it prints again and again how many events it has
+handled so far, when it handled the last one, and how much processor time it has used. It ends when
+its standard input ends.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _QUEUES: Mapping[str, PostgresQueue] = {HOOKONCE: PostgresQueue((), _fill, _work
 
 
 class _Reading(NamedTuple):
-    """What the processes have told: handled events, time, and seconds of processors."""
+    """The sum of what the processes have printed, and the processor time of the server."""
 
     handled: int
     at: float

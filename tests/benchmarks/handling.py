@@ -1,15 +1,15 @@
-"""The cost of `Receiver.handle` in process, beside the same steps by hand.
+"""The cost of `Receiver.handle` in process, compared with the same steps written by hand.
 
-By hand an event is noted in a set, after a handler in a task of its own and with a time limit, as a
-careful user writes it. What a store of its own process or machine takes on top is the rest.
+The code by hand is what a careful user writes: it runs the handler in its own task with a time
+limit, then adds the event's id to a set. The difference is the cost of the receiver and its store.
 
-The receiver on PostgreSQL is beside the same steps by hand on PostgreSQL: each id is written before
-and after the handler, and ids that wait share a statement. There the benchmark also measures the
-time that passes, which includes the server's work and the commits.
+The receiver on PostgreSQL is compared with the same steps by hand on PostgreSQL: each id is written
+before and after the handler, and ids that wait share a statement. There the benchmark also measures
+the time that passes, which includes the server's work and the commits.
 
-It is measured twice: as the system places the threads, and with all of them on one processor, where
-what one has just used is still at hand for the other. What is between the two is the price of going
-from one processor to another, and of neighbours that are let in meanwhile.
+Everything is measured twice: with threads on the processors that the system chooses, and with all
+threads on one processor, where they share its caches. The difference between the two is the cost of
+moving between processors, and of other programs that run on them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _numbers = count()
 
 
 class _Cost(NamedTuple):
-    """The microseconds for one delivery: of this process with its threads, and until the answer."""
+    """The microseconds for one delivery: processor time of this process, and until the answer."""
 
     processor: float
     elapsed: float

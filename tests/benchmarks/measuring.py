@@ -77,12 +77,12 @@ class Result(NamedTuple):
     """One line of a table.
 
     Attributes:
-        case: what was alike for those that are compared, for example ``2 KB``.
+        case: what all compared subjects have in common, for example ``2 KB``.
         subject: what was measured.
         value: the median.
         unit: of the value.
         spread: half the distance between the quartiles, as a part of the median.
-        ratio: the value through that of the case's base, or None where there is none.
+        ratio: the value divided by the value of the case's base; None without a base.
         target: for the ratio, or None.
 
     """
@@ -100,11 +100,11 @@ class Part(NamedTuple):
     """A part of the benchmark.
 
     Attributes:
-        name: what it is asked for by.
+        name: its name on the command line.
         summary: what it shows, in a line.
-        run: measures; given whether to be quick.
-        of_store: measures only the subjects of one store, if the part can do that; given whether to
-            be quick, and the store's name.
+        run: measures; the argument says whether to be quick.
+        of_store: measures only the subjects of one store, if the part can do that; the arguments
+            are whether to be quick, and the store's name.
 
     """
 

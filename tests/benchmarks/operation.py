@@ -1,8 +1,9 @@
 """The cost of watching a receiver: an inspector with an open page, and metrics.
 
-The same receiver on SQLite is under the same load in turns: watched by nobody; with a live page of
-its inspector open; and with Prometheus besides, which asks every second. All the while the file its
-secrets are read from is replaced ten times a second. One delivery refused ends the run.
+The same receiver on SQLite gets the same load in three ways, in turn: nobody watches it; a live
+page of its inspector is open; the page is open, and Prometheus reads the metrics every second. In
+all three, the file with the receiver's secrets is replaced ten times a second. The run stops at the
+first refused delivery.
 """
 
 from __future__ import annotations

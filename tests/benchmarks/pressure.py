@@ -3,9 +3,9 @@
 While a transaction is open, the server cannot remove the rows of events that were handled since.
 Scanners are transactions that read all tables of the store, again and again, in one snapshot.
 
-A bystander reads a row of its own table meanwhile, in a process of its own, which is
-``python -m benchmarks.pressure URL TABLE``. That process ends with its standard input and tells how
-long its reads took.
+At the same time a bystander reads a row of its own table. The bystander is another process,
+``python -m benchmarks.pressure URL TABLE``. When its standard input ends, it prints how long its
+reads took, and ends.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Under(NamedTuple):
 
     Attributes:
         per_second: events.
-        last_tenth: the rate of the last tenth of the events, as a part of that of the first.
+        last_tenth: the rate of the last tenth of the events, divided by the rate of the first.
         blocks: blocks that the server has read for an event, from its own buffers or elsewhere.
-        last_blocks: those of the last tenth of the events, as a part of those of the first.
-        after: events a second of the flow that follows when the others have ended.
+        last_blocks: the blocks of the last tenth of the events, divided by those of the first.
+        after: events a second of a second flow, after the other transactions have ended.
         wal: bytes of the write-ahead log for an event.
-        dead: dead rows for an event, before the others end; PostgreSQL has counted them.
+        dead: dead rows for an event, as PostgreSQL counts them before the other transactions end.
         tables: megabytes of tables, those of bodies among them.
         indexes: megabytes of indexes.
         read_ms: the median time of a bystander's read.

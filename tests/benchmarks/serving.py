@@ -2,9 +2,9 @@
 
 uvicorn (httptools, uvloop) has the first processor to itself, with all its threads: the one that
 writes to SQLite is part of what is measured. wrk has the last processor, and so does a Redis
-server, which could be on another machine and must not take turns with the application. How busy
-both processors are is measured along with the load: an application is the limit where the first
-one is always busy and the last one is not. On a machine with one processor they share it.
+server, which could be on another machine and must not take turns with the application. The load
+also shows how busy both processors are: if the first one is always busy and the last one is not,
+the application is the limit. On a machine with one processor, all of them share it.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Load(NamedTuple):
         cpu_us: processor time of the server's processes for one request, their threads and the
             system's part included.
         busy: how much of its processor the server used.
-        busy_beside: how much of theirs wrk and what was named beside it used.
-        beside_us: processor time for one request of what was named beside.
+        busy_beside: how much of the last processor wrk and the processes ``beside`` it used.
+        beside_us: processor time of the processes ``beside`` for one request.
 
     """
 

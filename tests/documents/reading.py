@@ -45,7 +45,7 @@ class Block:
     """A block of code.
 
     Attributes:
-        language: what is said behind the fence.
+        language: the word after the opening fence.
         text: its lines.
         line: the number of its first line in the document, from 1.
         rules: how its output is compared, some of ``RULES``.

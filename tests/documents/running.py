@@ -1,9 +1,10 @@
 """Runs a page's blocks in order in one folder, as a reader would.
 
-``python -m documents.running PAGE…``. Python blocks share one namespace; one whose first line names
-a file is written there too; one with tests is given to pytest. ``console`` blocks are typed into
-one shell, and must print what is shown: ``…`` stands for what a line leaves out, and a line of it
-alone for lines. Times are compared by their form. What the shell exports, Python is given too.
+``python -m documents.running PAGE…``. Python blocks share one namespace. If the first line of a
+Python block names a file, the block is also written to that file; if a block contains tests, pytest
+runs them. ``console`` blocks are typed into one shell, and must print the output that the page
+shows: ``…`` stands for any text of a line, and a line with only ``…`` for any lines. Times need
+only the same format. Variables that the shell exports are also set for Python blocks.
 """
 
 import os

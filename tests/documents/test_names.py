@@ -22,7 +22,7 @@ from hookonce.guide.reference import MODULES, public_names
 from hookonce.operations.prometheus_metrics import Metrics
 
 CURRENT = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
-"""The change log also names what was, and is no more."""
+"""The change log also contains names that were removed."""
 
 SOURCE = "\n".join(
     path.read_text("utf-8")

@@ -160,7 +160,7 @@ async def inline_stalls(
     """Stop web processes for longer than a lease while handlers run and duplicates arrive.
 
     About half of the stops block only the event loop. Two runs of an event must never overlap in
-    one process, but another process may run the event meanwhile.
+    one process, but another process may run the event during a stop.
     """
     async with bench(
         figures,

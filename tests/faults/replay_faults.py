@@ -26,8 +26,8 @@ async def replays(figures: Figures, here: Path, store: str, *, seed: int, count:
     """Kill web processes and processes that replay, and start them again at once.
 
     The handler "book" runs for each event within a ledger. Two processes replay it for all events
-    that were handled before, one batch after the other, as two operators would who call
-    ``hookonce handled replay`` again and again. Deliveries go on arriving meanwhile.
+    that were handled before, one batch after the other, like two operators who run
+    ``hookonce handled replay`` again and again. New deliveries arrive all the time.
     """
     ledger = here / "ledger.db"
     SQLiteLedger(ledger).create_table()

@@ -1,8 +1,7 @@
 """Answers to events that are handled, done, in flight, failed or not done in time.
 
-The tests of outcomes go through a real uvicorn. Every answer is also checked for what holds for all
-of them (``check_answer``), and every log line for what must never be in one
-(``nothing_secret_is_logged``).
+The tests of outcomes go through a real uvicorn. ``check_answer`` checks the rules that every answer
+follows, and ``nothing_secret_is_logged`` checks that no log line contains a secret.
 """
 
 import asyncio

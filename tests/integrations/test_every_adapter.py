@@ -1,7 +1,7 @@
 """The outcomes of the guide page on answers, through every adapter and a production server.
 
-Every answer is also checked for what holds for all of them (``check_answer``), and every log line
-for what must never be in one.
+``check_answer`` checks the rules that every answer follows, and every log line is checked for
+secrets.
 """
 
 import asyncio

@@ -65,8 +65,8 @@ class Job(Generic[T]):
     Attributes:
         key: the event.
         delivery: stored if the step makes an entry or a dead letter.
-        may_be_dropped: skip the job if its caller was cancelled meanwhile: a claim would have no
-            owner. A completion is a fact, and is not skipped.
+        may_be_dropped: skip the job if its caller was cancelled in the meantime: a claim would have
+            no owner. A completion is never skipped, because the handlers have run.
         outcome: what the caller gets after the commit.
         error: the error that the caller gets instead.
     """

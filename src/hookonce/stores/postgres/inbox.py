@@ -199,9 +199,9 @@ ORDER BY endpoint, due, id LIMIT 1
 # Allow 60 seconds for statements that look back or count, because they also read deleted rows that
 # are not vacuumed yet.
 TAKE_LONGER: Statement = (b"SELECT set_config('statement_timeout', '60s', true)", ())
-# Due times and leases may lie too far in the future because the clock was set back. The first
-# statement locks such entries, and the second one corrects them by a later time. So the correction
-# cannot shorten a lease that began in between.
+# If the clock was set back, due times and leases lie too far in the future. The first statement
+# locks these entries, and the second one corrects them by a newer time. So the correction cannot
+# shorten a lease that began between the two.
 _LOCK_TOO_LATE = f"""
 WITH at AS MATERIALIZED (SELECT {NOW} AS now)
 SELECT key FROM {{schema}}.entries, at

@@ -78,9 +78,8 @@ class KeyLocksTable:
     ) -> T:
         """Do a step on a key lock in a transaction, and return the step's answer.
 
-        A step may note a waiting event, or remove the first one. ``event`` waits no longer; it is
-        removed here, since it may be any of the waiting events. ``then`` are statements for the end
-        of the transaction.
+        A step may note a waiting event, or remove the first one. ``event`` need not be the first:
+        if it is given, it is removed here. ``then`` are statements for the end of the transaction.
 
         Raises:
             ConflictError: nothing was written, and the step must be done again.

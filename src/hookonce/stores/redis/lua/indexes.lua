@@ -179,8 +179,8 @@ local function handled_changes_of(endpoint)
   return changes
 end
 
--- Deletes an endpoint's oldest deliveries, at most so many: those that have expired, and with `excess` others too until
--- so many bytes are free. Returns how many were deleted.
+-- Deletes at most `at_most` of an endpoint's oldest deliveries: the expired ones, and others until `excess` bytes are
+-- freed. Returns how many were deleted.
 local function forget_oldest_handled(endpoint, at_most, excess)
   local index, freed, deleted = handled_index(endpoint), 0, 0
   for _, member in ipairs(read_index('ZRANGE', index, 0, at_most - 1)) do
