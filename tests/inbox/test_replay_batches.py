@@ -117,6 +117,26 @@ async def test_a_batch_replays_what_was_handled_before_its_start(shop: Shop) -> 
         assert sorted(shop.replayed()) == ["evt_1", "evt_2"]
 
 
+async def test_a_named_event_is_replayed_although_the_clock_was_set_back(shop: Shop) -> None:
+    async with shop.receiver:
+        await shop.handle("evt_1", "evt_2")
+        shop.clock.advance(-60)
+        batch = await shop.open(event_ids="evt_1")
+        assert await shop.run(batch) == {"evt_1": "handled"}
+
+
+async def test_an_event_that_is_handled_after_a_clock_was_set_back_is_not_replayed(
+    shop: Shop,
+) -> None:
+    async with shop.receiver:
+        await shop.handle("evt_1")
+        batch = await shop.open()
+        shop.clock.advance(-60)
+        await shop.handle("evt_2")
+        assert await shop.run(batch) == {"evt_1": "handled"}
+        assert shop.replayed() == ["evt_1"]
+
+
 async def test_each_result_says_how_many_events_are_left(shop: Shop) -> None:
     async with shop.receiver:
         await shop.handle("evt_1", "evt_2", "evt_3")

@@ -175,6 +175,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.claims: dict[DeliveryKey, list[Claimed]] = {key: [] for key in DELIVERIES}
         self.kept: dict[DeliveryKey, Kept] = {}
         self.batches: dict[str, ReplayBatch] = {}
+        self.starts: dict[str, float] = {}  # the batches have their starts only approximately
         self.replays: set[Token] = set()
         self.tokens = 0
         self.is_aged = False
@@ -375,7 +376,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.run(self.store.complete_and_keep(claim, given, finished, Keeping(seconds)))
         self.events[key] = Event(done_until=self.now + RETENTION.total_seconds())
         before = self.kept.get(key)
-        after = Kept(finished, self.now, self.now + seconds)
+        open_ = [one for one in self.batches.values() if one.finished_unix is None]
+        starts = [self.starts[one.handler] for one in open_ if one.endpoint == given.endpoint]
+        after = Kept(finished, max([self.now, *starts]), self.now + seconds)
         if before is None or before.expires <= self.now:
             self.kept[key] = after
         elif before.has_expired:  # the clock was set back: the store may have deleted the record
@@ -392,7 +395,7 @@ class StoreMachine(RuleBasedStateMachine):
         plan, last = ReplayPlan(late=late), self.batches.get(handler)
         if last is None or last.generation < generation:
             last = ReplayBatch("first", handler, generation, plan, about(self.now))
-            self.batches[handler] = last
+            self.batches[handler], self.starts[handler] = last, self.now
         begun = self.store.begin_replay_batch("first", handler, generation, plan)
         assert self.run(begun) == last
 

@@ -6,10 +6,12 @@ import pytest
 from support.redis_servers import RedisServer
 from support.waiting import until_async
 
+from hookonce.clock import ManualClock
 from hookonce.stores.handled import HandledStats, Keeping
 from hookonce.stores.protocols import DEFAULT_RETENTION
 from hookonce.stores.reconciling import Span
 from hookonce.stores.redis import RedisStore
+from hookonce.stores.replays import ReplayPlan
 from hookonce.stores.values import Claimed, Delivery, Known, delivery_key, new_token
 
 pytestmark = pytest.mark.anyio
@@ -124,4 +126,44 @@ async def test_a_stray_member_of_the_list_of_handled_events_stops_nothing(
     await handle(store, "evt_2", 10, Keeping(3600.0))
     assert len(await store.handled_events()) == 2
     assert await store.handled_stats("default") == HandledStats(2, 20)
+    await store.aclose()
+
+
+async def test_the_old_entry_of_a_delivery_that_is_kept_again_counts_for_nothing(
+    valkey: RedisServer,
+) -> None:
+    """The server removes a delivery at its end, but not its entry in the list."""
+    store, key = RedisStore(valkey.url, prefix="own", shards=1), delivery_key("default", "evt_1")
+    claim = await store.claim(key, new_token(), 30.0)
+    assert isinstance(claim, Claimed)
+    delivery = Delivery("default", "evt_1", "comment.received", NOW, b"x" * 10)
+    with valkey.client() as client:
+        for _ in range(2):
+            client.delete("{own:0}:hb:default:evt_1")
+            await store.complete_and_keep(claim, delivery, ["shop.book"], Keeping(3600.0))
+        assert client.zcard("{own:0}:hi:default") == 2
+    assert [event.delivery for event in await store.handled_events()] == [
+        delivery._replace(body=b"")
+    ]
+    await handle(store, "evt_2", 10, Keeping(3600.0, max_bytes=25))  # the oldest entry gives way
+    kept = await store.handled_events()
+    assert [event.delivery.event_id for event in kept] == ["evt_1", "evt_2"]
+    await store.aclose()
+
+
+async def test_a_batch_selects_what_each_shard_has_handled_before_its_start(
+    valkey: RedisServer,
+) -> None:
+    """Also if the clock of a shard is behind that of the first shard, which keeps the batch."""
+    clock, ids = ManualClock(NOW), [f"evt_{number}" for number in range(40)]
+    store = RedisStore(valkey.url, shards=7, clock=clock)
+    for event_id in ids[:20]:
+        await handle(store, event_id, 1, Keeping(3600.0))
+    clock.advance(1)
+    batch = await store.begin_replay_batch("default", "shop.book", 1, ReplayPlan())
+    clock.advance(-60)
+    for event_id in ids[20:]:
+        await handle(store, event_id, 1, Keeping(3600.0))
+    selected = await store.handled_events(before_unix=batch.started_unix)
+    assert {event.delivery.event_id for event in selected} == set(ids[:20])
     await store.aclose()

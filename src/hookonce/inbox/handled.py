@@ -347,15 +347,16 @@ class HandledEvents:
         self, batch: ReplayBatch, wanted: EventFilter
     ) -> AsyncIterator[Sequence[HandledEvent]]:
         """Yield pages of all events that a batch selects, including events already replayed."""
-        before, load = batch.started_unix, self._store.handled_event
-        if batch.plan.event_ids:
-            filters = cast("WantedHandled", wanted.of_store | {"before_unix": before})
+        load = self._store.handled_event
+        if batch.plan.event_ids:  # all were handled before the start, as `open_batch` has checked
+            filters = cast("WantedHandled", wanted.of_store)
             for event_id in batch.plan.event_ids:
                 kept = await load(delivery_key(self.endpoint, event_id))
                 if kept and kept.matches(filters) and wanted.passes(kept.delivery.body):
                     yield [kept]
             return
-        find, after = partial(self._store.handled_events, before_unix=before), None
+        find = partial(self._store.handled_events, before_unix=batch.started_unix)
+        after: str | None = None
         while page := await select(find, load, wanted, after=after, limit=_PAGE):
             yield page
             after = page[-1].place

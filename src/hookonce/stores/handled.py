@@ -119,6 +119,9 @@ class HandledStore(Protocol):
         same event: the delivery that is kept first stays. After it has expired, a new delivery
         replaces it. A body that is larger than ``max_bytes`` is not kept.
 
+        The event counts as handled now, but never before the start of an open batch of replays: a
+        batch selects what was handled before its start, and the clock may have been set back.
+
         Args:
             claim: the claim, even if it was lost.
             delivery: the delivery of the claim's event.

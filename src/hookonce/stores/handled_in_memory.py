@@ -44,8 +44,10 @@ class HandledInMemory:
         if known is not None:
             self._delete(endpoint, key)
         self._count += 1
+        starts = (one.started_unix for one in self.batches(endpoint) if one.finished_unix is None)
+        handled_unix = max(now, max(starts, default=now))
         kept[key] = HandledEvent(
-            delivery, frozenset(finished), now, now + keeping.seconds, str(self._count)
+            delivery, frozenset(finished), handled_unix, now + keeping.seconds, str(self._count)
         )
         self._bytes[endpoint] = self._bytes.get(endpoint, 0) + size
         while (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from ..handled import HandledStore
+from ..handled import HandledStore, Keeping
 from ..replays import ReplayBatch, ReplayPlan
-from .bench import HOUR, START, Bench, about, only, with_handled
+from .bench import HOUR, START, Bench, about, claim, delivery, key_of, only, with_handled
 
 _PLAN = ReplayPlan(event_type="comment.received")
 _OTHER = ReplayPlan(late=True)
@@ -27,6 +27,35 @@ async def a_batch_begins_now_and_is_open(bench: Bench) -> None:
     batch = await _begin(bench)
     assert batch == ReplayBatch("default", "shop.book", 1, _PLAN, about(START + 5))
     assert only(await bench.handled.replay_batches("default")) == batch
+
+
+@with_handled
+async def a_batch_selects_only_what_was_handled_before_its_start(bench: Bench) -> None:
+    """Also if the clock is set back: what is handled later must not run again."""
+
+    async def handle(number: int) -> None:
+        one = delivery(f"evt_{number}")
+        owned = await claim(bench.store, one.key)
+        await bench.handled.complete_and_keep(owned, one, frozenset(), Keeping(HOUR))
+
+    async def selected(batch: ReplayBatch) -> list[str]:
+        found = await bench.handled.handled_events(before_unix=batch.started_unix)
+        return [event.delivery.event_id for event in found]
+
+    await handle(1)
+    bench.clock.advance(100)
+    batch = await _begin(bench)
+    bench.clock.advance(-50)
+    await handle(2)
+    bench.clock.advance(50)
+    await handle(3)
+    assert await selected(batch) == ["evt_1"]
+    await bench.handled.end_replay_batch(batch)
+    bench.clock.advance(-50)
+    await handle(4)
+    kept = await bench.handled.handled_event(key_of("evt_4"))
+    assert kept is not None
+    assert kept.handled_unix == about(START + 50)
 
 
 @with_handled

@@ -41,8 +41,10 @@ _KEEP = f"""
 WITH added AS (
     INSERT INTO {{schema}}.handled (key, endpoint, event_id, event_type, received_at, finished,
         handled_at, expires, size, body)
-    SELECT key, endpoint, event_id, event_type, received_at, finished::json, at.now,
-        at.now + seconds, length(body), body
+    SELECT key, endpoint, event_id, event_type, received_at, finished::json, greatest(at.now, (
+            SELECT max(b.started_at) FROM {{schema}}.replay_batches AS b
+            WHERE b.endpoint = g.endpoint AND b.finished_at IS NULL
+        )), at.now + seconds, length(body), body
     FROM unnest($2::bytea[], $4::text[], $5::text[], $6::text[], $7::float8[], $8::text[],
         $9::float8[], $10::bytea[]) WITH ORDINALITY
         AS g (key, endpoint, event_id, event_type, received_at, finished, seconds, body, number),

@@ -66,13 +66,18 @@ class RedisHandled(ABC):
     async def begin_replay_batch(
         self, endpoint: str, handler: str, generation: int, plan: ReplayPlan
     ) -> ReplayBatch:
-        asked = step("begin_replay_batch", endpoint, handler, generation, plan.dump())
-        reply = await self._session.shards[0].run(asked)
-        return codec.read_replay_batch(endpoint, handler, reply)
+        session = self._session
+        # The latest of the shards' clocks, whose times differ: so the batch selects what any shard
+        # has finished by now. From `cut_off` on, no shard finishes an event before that time.
+        started = max(map(float, await session.ask_all(step("time"))))
+        await session.ask_all(step("cut_off", endpoint, handler, started))
+        asked = step("begin_replay_batch", endpoint, handler, generation, plan.dump(), started)
+        return codec.read_replay_batch(endpoint, handler, await session.shards[0].run(asked))
 
     async def end_replay_batch(self, batch: ReplayBatch) -> None:
-        asked = step("end_replay_batch", batch.endpoint, batch.handler, batch.generation)
-        await self._session.shards[0].run(asked)
+        session, names = self._session, (batch.endpoint, batch.handler)
+        await session.shards[0].run(step("end_replay_batch", *names, batch.generation))
+        await session.ask_all(step("end_cut_off", *names, batch.started_unix))
 
     async def replay_batches(self, endpoint: str) -> list[ReplayBatch]:
         rows = await self._session.shards[0].run(step("replay_batches", endpoint))

@@ -24,8 +24,10 @@ _LAST_ID = "SELECT seq FROM sqlite_sequence WHERE name = 'handled'"
 _KEEP = """
 INSERT INTO handled
     (id, endpoint, event_id, event_type, received_at, finished, handled_at, expires, size, body)
-SELECT column1, column2, column3, column4, column5, column6, ?1, ?1 + column7, length(column8),
-       column8
+SELECT column1, column2, column3, column4, column5, column6, max(?1, coalesce((
+           SELECT max(started_at) FROM replay_batches
+           WHERE endpoint = column2 AND finished_at IS NULL
+       ), ?1)), ?1 + column7, length(column8), column8
 FROM (VALUES {rows}) WHERE column1 IS NOT NULL
 """
 _DELETED = "RETURNING endpoint, size"

@@ -16,10 +16,11 @@ function ops.complete_and_keep(arg)
   end
   local expires = text(now + seconds)
   local rank = next_number() .. ':' .. size .. ':' .. expires
+  local at = text(math.max(now, changes.cut_off))
   redis.call('HSET', name, 'rank', rank, 'endpoint', endpoint, 'event_id', arg[3], 'type', arg[4], 'received', arg[5],
-    'body', arg[6], 'finished', arg[7], 'at', text(now), 'size', size, 'expires', expires)
+    'body', arg[6], 'finished', arg[7], 'at', at, 'size', size, 'expires', expires)
   redis.call('PEXPIRE', name, milliseconds(seconds))
-  place(handled_index(endpoint), rank .. ':' .. key, text(now))
+  place(handled_index(endpoint), rank .. ':' .. key, at)
   changes.added, changes.bytes, changes.most = changes.added + 1, changes.bytes + size, most
   changes.seconds = math.max(changes.seconds, seconds)
   return HELD
@@ -79,11 +80,30 @@ local function batch_of(endpoint, handler)
   return generation and {generation, start, over, plan} or error('the record of a batch of replays cannot be read')
 end
 
--- Arguments: endpoint, handler, generation, plan. Reply: the handler's last batch.
+-- Reply: the time by the clock of this shard.
+function ops.time()
+  return text(now)
+end
+
+-- Arguments: endpoint, handler, the start of its batch. From now on no event of the endpoint counts as handled before it.
+function ops.cut_off(arg)
+  redis.call('HSET', cut_offs(arg[1]), arg[2], arg[3])
+  redis.call('PEXPIRE', cut_offs(arg[1]), milliseconds(retention))
+  return ''
+end
+
+-- Arguments: as for `cut_off`. The batch has ended.
+function ops.end_cut_off(arg)
+  local known = redis.call('HGET', cut_offs(arg[1]), arg[2])
+  if known and tonumber(known) == tonumber(arg[3]) then redis.call('HDEL', cut_offs(arg[1]), arg[2]) end
+  return ''
+end
+
+-- Arguments: endpoint, handler, generation, plan, start. Reply: the handler's last batch.
 function ops.begin_replay_batch(arg)
   local known = batch_of(arg[1], arg[2])
   if known and tonumber(known[1]) >= tonumber(arg[3]) then return known end
-  local new = {arg[3], text(now), '', arg[4]}
+  local new = {arg[3], arg[5], '', arg[4]}
   redis.call('HSET', batches_name(arg[1]), arg[2], table.concat(new, ' '))
   return new
 end

@@ -164,16 +164,23 @@ local function handled_index(endpoint)
   return base .. ':hi:' .. endpoint
 end
 
+local function cut_offs(endpoint)
+  return base .. ':hc:' .. endpoint
+end
+
 local function handled_bytes(endpoint)
   return base .. ':hn:' .. endpoint
 end
 
 -- The changes of this call to what an endpoint keeps: how many deliveries were added, by how many bytes, the largest
--- number of bytes, and how long the deliveries are kept.
+-- number of bytes, how long the deliveries are kept, and the latest start of an open batch of replays.
 local function handled_changes_of(endpoint)
   local changes = handled_changes[endpoint]
   if not changes then
-    changes = {added = 0, bytes = 0, most = nil, seconds = 0}
+    changes = {added = 0, bytes = 0, most = nil, seconds = 0, cut_off = 0}
+    for _, start in ipairs(redis.call('HVALS', cut_offs(endpoint))) do
+      changes.cut_off = math.max(changes.cut_off, tonumber(start) or 0)
+    end
     handled_changes[endpoint] = changes
   end
   return changes

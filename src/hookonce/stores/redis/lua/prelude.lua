@@ -20,6 +20,7 @@
 --   BASE:x:<endpoint>  zset: its dead letters, by the time of burial; BASE:x has those of all endpoints
 --   BASE:hi:<endpoint> zset: its handled events whose deliveries are kept, by the time of success; expires with the last
 --   BASE:hn:<endpoint> string: the sum of the sizes of their bodies; expires with the last
+--   BASE:hc:<endpoint> hash: the start of each handler's open batch of replays; expires after the retention
 -- Keys of an endpoint in the first shard only:
 --   BASE:p:<endpoint>  zset: its applications, by the time of their last registration
 --   BASE:f:<endpoint>  zset: the spans in which types were ignored, by their end
