@@ -47,6 +47,8 @@ AT_ONCE = 64
 """The number of events that are stored, or handled, at the same time."""
 
 _MOST_WAITING = 512
+# A million events take a few minutes; only a broken store takes this long.
+_PATIENCE_SECONDS = 1_800.0
 _LEASE_SECONDS = 30.0
 _MOST_EVENTS, _MOST_BYTES = 10_000_000, 64 * 1024**3
 _SCANNERS = 4
@@ -175,7 +177,7 @@ class Flow:
 
         self._done = done
         given = deliveries(events)
-        async with AsyncExitStack() as stack:
+        async with asyncio.timeout(_PATIENCE_SECONDS), AsyncExitStack() as stack:
             if self._is_inbox:
                 await stack.enter_async_context(self._receiver.working())
             async with asyncio.TaskGroup() as group:
