@@ -253,7 +253,7 @@ class _Demonstration:
                 outcome = "rejected"
                 raise Reject("the handler cannot use it")
             if event.id == _SLOW:
-                await asyncio.sleep(0.2)  # meanwhile a copy of the delivery arrives
+                await asyncio.sleep(0.2)  # a copy of the delivery arrives during this time
             outcome = "succeeded"
         finally:
             attempts = self._attempts[event.id]

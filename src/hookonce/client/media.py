@@ -115,8 +115,8 @@ class MediaLibrary:
         The bytes go to the storage's own address, without the key.
 
         Args:
-            source: a path, bytes (or a bytearray or memoryview; do not change it meanwhile), a
-                binary file open for reading, or an async iterable of bytes.
+            source: a path, bytes, a binary file open for reading, an async iterable of bytes, or a
+                bytearray or memoryview that does not change during the upload.
             filename: the name of the file; by default the path's last part.
             mime: the media type; by default it follows from the extension of the name.
             size: in bytes; needed only for an async iterable.

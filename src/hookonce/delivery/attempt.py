@@ -353,7 +353,7 @@ class Attempt:
 
         Args:
             outcome: the answer.
-            after_error: whether the store has just failed; it gets a pause, and meanwhile other
+            after_error: whether the store has just failed; it gets a pause, during which other
                 attempts of this process may claim the event.
         """
         self.answer.give(outcome)

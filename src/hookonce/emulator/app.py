@@ -43,8 +43,8 @@ class App:
     def approve(self, post_id: str) -> Post:
         """Approve a post: the service publishes it now or later, according to its mode.
 
-        "Editors can approve posts" (interface, Authentication 7). If the scheduled time has passed
-        meanwhile, publishing starts at once.
+        "Editors can approve posts" (interface, Authentication 7). If the scheduled time has already
+        passed, publishing starts at once.
         """
         post = self._post(post_id)
         require_allowed(post, PostStep.DECIDE)

@@ -129,7 +129,7 @@ class RequestFault:
     Attributes:
         event_id: the event.
         attempt: the number of the attempt, from 1.
-        kind: the kind of disturbance; a burst is none of one attempt.
+        kind: the kind of disturbance, but not a burst, which is not about one attempt.
         amount: its size. Seconds for a duplicate, a delay, a reordering, a slow connection and a
             skewed clock (negative if the sender's clock is behind); the number of requests for
             concurrent duplicates and a flood; for a reset the share of the body that arrives, from

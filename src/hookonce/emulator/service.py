@@ -104,8 +104,8 @@ class EmulatedService:
         plan: free, starter, pro or agency; by default the plan of ``data``.
         data: the description of the workspace; by default a bakery with its channels.
         clock: the time of signatures.
-        speed: lets time pass by itself, with waits that many times shorter; by default time moves
-            only with ``advance``.
+        speed: lets time pass by itself, and makes all waits this many times shorter; by default
+            time moves only with ``advance``.
         chaos: disturbs deliveries at random; or a function that returns the fault of each attempt,
             by the event's id and the attempt's number. By default nothing disturbs deliveries.
         seed: determines ids, waiting times and chaos; random by default.
@@ -323,8 +323,8 @@ class EmulatedService:
     def rotate_secret(self, endpoint: str | None = None, *, secret: str | None = None) -> str:
         """Rotate an endpoint's secret and return the new secret.
 
-        Both sign events as long as the sender's rules say, 24 hours for the publishing service; if
-        they do not say it, only the new secret signs.
+        Both secrets sign events for the time in the sender's rules, 24 hours for the publishing
+        service. If the rules do not name a time, only the new secret signs.
 
         Args:
             endpoint: the endpoint's id; optional if there is only one endpoint.

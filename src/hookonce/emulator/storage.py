@@ -46,8 +46,8 @@ class Storage:
     ) -> tuple[str, Method, dict[str, str]]:
         """Return the address, the method and the headers for an upload.
 
-        The method is PUT for images and POST for videos. So a client that ignores ``method`` fails
-        here, not first at the real service.
+        The method is PUT for images and POST for videos. So a client that ignores ``method``
+        already fails here, and not only at the real service.
         """
         row.token = token_hex(16)
         row.expires_at = expires_at

@@ -68,7 +68,7 @@ class LoopThread:
     async def handle_async(
         self, body: bytes, headers: RawHeaders, *, waited: float = 0.0
     ) -> Outcome:
-        """Return the answer to a delivery; the caller's event loop can do other work meanwhile."""
+        """Return the answer to a delivery without blocking the caller's event loop."""
         answer = asyncio.wrap_future(self._submit(body, headers, waited))
         done, _ = await asyncio.wait({answer}, timeout=self._longest_seconds - waited)
         if answer.cancelled():

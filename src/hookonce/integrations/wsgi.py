@@ -37,8 +37,8 @@ _log = get_logger("hookonce.http")
 def mount(app: WSGIApplication, receiver: Receiver, path: str = "/webhooks") -> WSGIReceiver:
     """Return a WSGI application that answers deliveries at ``path``; ``app`` gets other requests.
 
-    Deliveries do not pass ``app`` and its middleware. Other spellings of the path, such as
-    ``//webhooks``, do, and ``app`` cannot send a 3xx or a 410 from them.
+    Deliveries do not pass through ``app`` and its middleware. Requests with another spelling of the
+    path, such as ``//webhooks``, do, but ``app`` cannot answer them with a 3xx or a 410.
 
     Args:
         app: answers at all other paths.

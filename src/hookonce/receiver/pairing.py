@@ -43,7 +43,7 @@ def pair_by_time(gaps: Sequence[Gap], found: Sequence[Found[T]]) -> list[tuple[G
     Gaps and resources that fit each other by time form groups. A group is certain if it has as many
     resources as gaps, and no unsettled event fits one of its resources. Then each gap gets one of
     the resources, so that each resource is handled once. Other groups are left out: a resource may
-    have been removed meanwhile, or its event may be missing from the log or still on its way.
+    have been removed, or its event may be missing from the log or still on its way.
 
     Args:
         gaps: gaps of one event type.

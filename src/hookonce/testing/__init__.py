@@ -86,7 +86,7 @@ def signed_request(
             the sender's envelope has a place for it, or a new id.
         attempt: the number in the delivery-attempt header, from 1, if the sender has that header.
         skew: how long ago it was signed (seconds or a ``timedelta``); negative for the future.
-        sender: who sends: names the headers, and says where an event's fields are in the body.
+        sender: the sender, which decides the headers, and where an event's fields are in the body.
             Without the name of a service the names of the hints begin with ``example``.
 
     Raises:
@@ -162,8 +162,8 @@ class TestSender:
         app: a receiver, or an application with its routes.
         secrets: the secret to sign with; several secrets give several signatures.
         path: the path of the receiver in the application.
-        sender: who sends; by default the sender of the receiver, which is looked for in an
-            application as ``hookonce doctor`` does; the publishing service if none is found.
+        sender: by default the sender of the receiver at ``path``, or else of all receivers of the
+            application; the publishing service if there is none.
 
     Attributes:
         answers: every answer so far, in order of arrival.

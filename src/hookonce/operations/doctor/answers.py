@@ -159,7 +159,7 @@ def answer_finding(place: str, path: str, reply: Reply, sender: Sender = publish
         place: the first part of each finding's name.
         path: the path of the delivery.
         reply: the answer.
-        sender: who sends, which names the headers.
+        sender: the sender, which decides the names of the headers.
     """
     check = f"{place}.answer"
     if reply.is_redirect:

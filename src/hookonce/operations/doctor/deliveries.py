@@ -24,7 +24,7 @@ class TestDelivery:
 
     Attributes:
         envelope: the JSON body; empty if there is no test event.
-        sender: who sends, which names the headers.
+        sender: the sender, which decides the names of the headers.
     """
 
     __test__ = False  # otherwise pytest would collect the class

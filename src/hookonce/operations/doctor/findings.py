@@ -60,8 +60,8 @@ def fault(check: str, found: str, fix: str) -> Finding:
 def error_text(error: BaseException) -> str:
     """Return the class of an exception, and the line of the application that raised it.
 
-    Its message stays out, because it may hold a password or a secret. The messages of this package
-    hold none, so they are shown.
+    The message of the exception is left out, because it may hold a password or a secret. Messages
+    of this package's exceptions hold none, so they are shown.
     """
     if isinstance(error, SyntaxError):
         return f"SyntaxError in {Path(error.filename or '?').name}, line {error.lineno}"

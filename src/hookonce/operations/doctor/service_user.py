@@ -123,7 +123,7 @@ def _owner(secrets_files: Sequence[Path], database: Path | None) -> ServiceUser 
 def _acting_as(user: ServiceUser) -> Iterator[None]:
     """Give this process another user's rights during the block; PermissionError if it may not.
 
-    All threads of the process have these rights meanwhile, so the block must be short.
+    During the block all threads of the process have these rights, so the block must be short.
     """
     uid, gid, groups = os.geteuid(), os.getegid(), os.getgroups()
     try:

@@ -112,7 +112,7 @@ def tolerance_finding(seconds: float, sender: Sender) -> Finding:
 
     Args:
         seconds: the receiver's tolerance.
-        sender: who sends: a delivery may arrive as late as the sender waits for its answer.
+        sender: the sender. A delivery may arrive as late as the sender waits for its answer.
     """
     found = f"timestamps may differ from the clock by {seconds:g} s"
     fix = f"keep tolerance at the {sender.tolerance_seconds:g} s of the sender {sender.name!r}"

@@ -2,12 +2,12 @@
 
 Every visitor has to show the token, also one on this machine: behind a proxy every visitor seems
 to be local. A browser shows the token once and gets a session. Sessions are kept here, since
-Starlette's ``SessionMiddleware`` cannot end one at the logout and fixes ``Secure`` and ``Path``
-before the first request; HTTP Basic has no logout, and any site could make the browser send the
+Starlette's ``SessionMiddleware`` cannot end a session at logout, and fixes ``Secure`` and ``Path``
+before the first request. HTTP Basic has no logout, and any site could make the browser send the
 token.
 
-The check of ``Host`` keeps the inspector off the public name of the receiver whose port it shares,
-and stops DNS rebinding. The check of ``Origin`` keeps other pages from acting in a session.
+The check of ``Host`` stops DNS rebinding. It also hides the inspector from the receiver's public
+host name, if both share a port. The check of ``Origin`` keeps other sites from acting in a session.
 """
 
 from __future__ import annotations

@@ -120,8 +120,8 @@ class Inspector:
 
         Args:
             path: such as ``/inspector``.
-            otherwise: the application for all other paths. Put the whole into a router after the
-                routes of deliveries: around them it would cost each delivery 2 %.
+            otherwise: the application for all other paths. Put the result into a router after the
+                routes of deliveries: around these routes it would slow down each delivery.
         """
 
         async def both(scope: Scope, receive: Receive, send: Send) -> None:

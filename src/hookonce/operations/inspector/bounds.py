@@ -18,14 +18,14 @@ V = TypeVar("V")
 class Bounds:
     """Limits of the inspector's memory, and of the number of its visitors.
 
-    Refused requests are kept apart, so a flood of forged ones pushes out no genuine delivery. Bytes
-    are those of bodies, headers and tracebacks; the objects around them are not counted.
+    Refused requests are kept apart, so a flood of forged requests displaces no genuine delivery.
+    The bytes of bodies, headers and tracebacks count, but not the objects around them.
 
     Attributes:
         deliveries: genuine deliveries.
         deliveries_bytes: their bytes together.
-        each_second: genuine deliveries in each second that are kept with every step. Beyond it only
-            failures are kept; the charts count all.
+        each_second: genuine deliveries in each second that are kept with every step. Of further
+            deliveries only failures are kept; the charts count all.
         refused: refused requests.
         refused_bytes: their bytes together.
         histories_bytes: bytes of all tracebacks together.

@@ -72,10 +72,10 @@ class StoredFilters:
 
     Attributes:
         reason: why the event was given up. The store filters by it.
-        age: how long ago the event was given up or handled at most, or in the inbox how long ago it
-            arrived, one of ``AGES``. The store filters by it.
-        handler: part of the name of a handler that has not succeeded, or of a handled event one
-            that has; or a pattern with ``*``.
+        age: the longest time since the event was given up or handled, or since it arrived in the
+            inbox, one of ``AGES``. The store filters by it.
+        handler: part of a handler's name, or a pattern with ``*``. The handler has not succeeded;
+            in the list of handled events it has.
         type: part of the event's type, or a pattern with ``*``.
         where: a condition on the body, as ``stores.filters.Condition`` reads it.
     """

@@ -1,7 +1,7 @@
 """The inspector's memory: requests, the steps of their events, and counts for the charts.
 
-This is the only part of the inspector that runs in the middle of a delivery. It only keeps
-references to records there; it reads them when somebody looks at a page.
+This is the only part of the inspector that runs during a delivery. It only keeps references to
+records then, and reads the records when somebody looks at a page.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _Note: TypeAlias = tuple[int, int, float, _Record]
 class Journal(StepObserver):
     """Remembers requests within bounds, and counts all answers second by second.
 
-    In the middle of a delivery it appends the record to its notes, and only for a limited number
-    of deliveries a second: on a busy receiver, garbage collection of what is kept costs more than
-    the appending. ``_read_notes`` processes the notes when somebody looks at a page. Without a
+    During a delivery it appends the record to its notes, for a limited number of deliveries a
+    second: on a busy receiver, the garbage collection of many kept records would cost more than
+    appending them. ``_read_notes`` processes the notes when somebody looks at a page. Without a
     visitor the oldest notes are dropped, and their deliveries with them.
 
     Attributes:

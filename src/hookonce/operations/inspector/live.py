@@ -1,8 +1,8 @@
 """Live updates of open pages, as server-sent events.
 
-Nothing is queued for a page. Each page has a cursor, a version of the journal, and the stream
-sends the rows that have changed since then, a limited number at a time. A slow page misses rows,
-but delays nobody.
+Nothing is queued for a page. Each page has a cursor, which is a version of the journal. The stream
+sends the rows that have changed since that version, a limited number at a time. A slow page misses
+rows, but delays nobody.
 """
 
 from __future__ import annotations

@@ -18,9 +18,8 @@ _OTHERS = "others"
 class LoginLimit:
     """Allows each client ten wrong tokens at once, then one token every two seconds.
 
-    While a hundred clients have wrong tokens to their account, all further clients share one
-    account. So memory is bounded, and an attacker with many addresses gets about fifty tries a
-    second.
+    While a hundred clients have wrong tokens that still count, all further clients share one limit.
+    So memory is bounded, and an attacker with many addresses gets about fifty tries a second.
 
     Args:
         clock: seconds; only differences matter.

@@ -331,7 +331,7 @@ class SchemaFormat:
         if rows(level) != [("read committed",)]:
             raise StoreError(
                 f"transactions of this database are {rows(level)[0][0]}, in which the store does"
-                " not see what other processes have written meanwhile; set"
+                " not see what other processes write during a transaction; set"
                 " default_transaction_isolation to 'read committed' for this role (ALTER ROLE …"
                 " SET …)"
             )

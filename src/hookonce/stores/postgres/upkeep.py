@@ -27,7 +27,7 @@ _PAUSE_SECONDS = 0.05
 # The number of keys that one step reads.
 _KEYS = 2_000
 # Lock the rows before deleting them, because a lock reads their newest versions: an event that has
-# joined the inbox meanwhile has a later `expires`.
+# joined the inbox in the meantime has a later `expires`.
 _STEP = """
 WITH walked AS MATERIALIZED (
     SELECT key FROM {schema}.{table} WHERE key > $2::bytea ORDER BY key LIMIT $3::int8

@@ -18,7 +18,7 @@ _PASSING = (
     "TRYAGAIN",
 )
 _EXPLANATIONS = {
-    "MISCONF": "it cannot write its snapshot or append-only file, and accepts no writes meanwhile",
+    "MISCONF": "it accepts no writes, because it cannot write its snapshot or append-only file",
     "NOPERM": "the Redis user lacks a permission: allow the keys of the prefix, EVALSHA, and the"
     " commands of the script",
     "NOREPLICAS": "it has fewer replicas than its min-replicas-to-write",

@@ -185,7 +185,7 @@ def _write(
     overwrite: bool,
     owner: os.stat_result | None,
 ) -> int:
-    """Make the copy; raises apsw.InterruptError if the process forks meanwhile."""
+    """Make the copy; raises apsw.InterruptError if the process forks during the copy."""
     _check_target(source, target, overwrite=overwrite)
     with _draft_beside(target) as (draft, descriptor):
         _backup_lock.may_begin.wait()

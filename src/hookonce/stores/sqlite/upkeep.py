@@ -27,7 +27,7 @@ Position: TypeAlias = tuple[str, bytes | int]
 """How far pruning has come: a table, and the last key that it has looked at."""
 START: Position = (_TABLES[0], _BEGINNINGS[_TABLES[0]])
 
-# The number of keys that one step reads. A step must be short, because no claim can run meanwhile.
+# The number of keys that one step reads. A step must be short, because no claim can run during it.
 _KEYS = 2_000
 _PAUSE_SECONDS = 0.05
 _INTERVAL_SECONDS = 3_600.0
