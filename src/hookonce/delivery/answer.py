@@ -35,7 +35,7 @@ class Answer:
         if self.is_success and self.joined is not None:
             self._wake()
 
-    async def is_final_within(self, seconds: float | None) -> bool:
+    async def wait_until_final(self, seconds: float | None) -> bool:
         """Wait for a success or the end of the attempt; return False if ``seconds`` pass first.
 
         Args:
@@ -46,7 +46,7 @@ class Answer:
         return await set_within(seconds, self.joined)
 
     def end(self) -> None:
-        """Answer 503 if nothing else was answered, and wake all callers of ``is_final_within``."""
+        """Answer 503 if nothing else was answered, and wake all callers of ``wait_until_final``."""
         if self.outcome is None:
             self.give(later(Reason.SHUTTING_DOWN))
         self._wake()

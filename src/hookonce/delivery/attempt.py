@@ -187,7 +187,7 @@ class Attempt:
                 extra=self.lease.log_fields(),
             )
             self.answer.give(BROKEN)
-        self.leave()
+        self.let_go()
         on_end(self)
 
     async def go(self) -> None:
@@ -214,7 +214,7 @@ class Attempt:
             last_chance = until is None
         report = await self.handling.run(absent, last_chance=last_chance)
         if isinstance(origin, Queued):
-            origin.make_room()
+            origin.leave_place()
         if report is not None:
             await self._fail(report)
             report.failures.clear()  # break a reference cycle: see calls.py
@@ -282,7 +282,7 @@ class Attempt:
         if self.has_the_event:  # `_answer_unrecorded` has answered for a late attempt
             self.answer.give(outcome := settlement.outcome if is_held else _CLAIMED_SINCE)
             notify_end(self.lease, outcome, settlement if is_held else None)
-        self.leave()
+        self.let_go()
         only_waits = isinstance(settlement, Defer) and not settlement.counts
         if waits is not None and only_waits and is_held:
             await waits.join_queues()
@@ -346,7 +346,7 @@ class Attempt:
             self._log_error("could not settle %s; its lease runs out: %s", error)
             notify_end(self.lease, outcome)
         self.lease.leave_unrecorded()
-        self.leave()
+        self.let_go()
 
     async def _abandon(self, outcome: Outcome, *, after_error: bool = False) -> None:
         """Answer, and release the claim without a settlement.
@@ -358,7 +358,7 @@ class Attempt:
         """
         self.answer.give(outcome)
         if after_error:
-            self.leave()
+            self.let_go()
             await asyncio.sleep(FIRST_PAUSE_SECONDS)
         await abandon(self.handling)
 
@@ -409,15 +409,15 @@ class Attempt:
             if task is not None:
                 end_by_force(task)
 
-    def leave(self) -> None:
-        """Let other attempts of this process claim the event; wake all requests that wait."""
+    def let_go(self) -> None:
+        """Let go of the event: other attempts may claim it. Wake all requests that wait."""
         if not self.has_the_event:
             return
         self.has_the_event = False
         if self.lease.extend_at < inf:
             self.lease.stop_extending()
         if isinstance(self._origin, Queued):
-            self._origin.leave(is_due=not self.has_succeeded)
+            self._origin.end(is_due=not self.has_succeeded)
         if self.answer.outcome is None or self.answer.joined is not None:
             self.answer.end()
 

@@ -145,7 +145,7 @@ class Attempts:
         """Return the outcome of an attempt; if the wait is cancelled, release the event first."""
         try:
             while attempt.has_the_event:
-                await attempt.answer.is_final_within(None)
+                await attempt.answer.wait_until_final(None)
         except asyncio.CancelledError:
             attempt.stop()
             await asyncio.wait({attempt.task})
@@ -234,7 +234,7 @@ class Attempts:
         """Enforce the limits of each attempt; forget attempts whose tasks have ended."""
         for task, attempt in list(self._by_task.items()):
             if task.done():
-                attempt.leave()
+                attempt.let_go()
                 self._forget(attempt)
             else:
                 attempt.enforce_limits(now)

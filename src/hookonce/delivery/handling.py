@@ -217,7 +217,7 @@ class Handling:
             return self._note_failure(name, TimeoutError(text), 0.0)
         if isinstance(result, Stale):
             if queued is not None:
-                await holder.give_up()  # make the next waiting event due
+                await holder.try_release()  # make the next waiting event due
             is_done = result.watermark.event_id == self.event.id
             self._skip(name, SkipReason.DONE if is_done else SkipReason.STALE)
             return None

@@ -82,7 +82,7 @@ class KeyLockWaits:
     async def leave_queues(self) -> None:
         """Take the event out of the queues: after a failure, only the backoff delays the event."""
         for holder in self._busy:
-            await holder.give_up()
+            await holder.try_release()
 
     async def join_queues(self) -> None:
         """Put the deferred event into the queues: only deferred events can become due."""

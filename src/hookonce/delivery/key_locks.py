@@ -152,7 +152,7 @@ class KeyLockHolder:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    async def give_up(self) -> None:
+    async def try_release(self) -> None:
         """Release the lock without a success; if the store fails, the lock's lease runs out."""
         self.state = HolderState.RELEASED
         try:
@@ -178,7 +178,7 @@ class KeyLockHolder:
         elif any(call.has_succeeded for call in own):
             self.succeed()
         else:
-            await self.give_up()
+            await self.try_release()
 
     async def release(self) -> None:
         """Release the lock with any unsent watermark, and make the next waiting event due.
@@ -199,7 +199,7 @@ class KeyLockHolder:
             StoreError: the store failed.
         """
         if not isinstance(await self._ask(waiting=self.event), Busy):
-            await self.give_up()
+            await self.try_release()
             if self.event is not None:
                 await self.lock.make_due(self.event)
 

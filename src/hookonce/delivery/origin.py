@@ -64,15 +64,15 @@ class Queued:
     new_key: ClassVar[bool] = False
     delivery_attempt: ClassVar[None] = None
 
-    def make_room(self) -> None:
-        """Let the worker begin another event: the handlers of this event have ended."""
+    def leave_place(self) -> None:
+        """Leave the worker's place to another event: the handlers of this event have ended."""
         if self._is_busy:
             self._is_busy = False
             self.places.leave()
 
-    def leave(self, *, is_due: bool) -> None:
-        """Let the worker begin another event, and wake an idle worker if this event becomes due."""
-        self.make_room()
+    def end(self, *, is_due: bool) -> None:
+        """End the attempt for the worker; wake an idle worker if the event becomes due."""
+        self.leave_place()
         if not self._has_ended:
             self._has_ended = True
             self.places.end()

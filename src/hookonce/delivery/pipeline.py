@@ -265,7 +265,7 @@ class Pipeline:
         while (other := attempts.find(attempt.lease.key)) is not None:
             left = answer_due - asyncio.get_running_loop().time()
             # An answered attempt has woken its waiters already; do not join it.
-            if not other.answer.is_success and not await other.answer.is_final_within(left):
+            if not other.answer.is_success and not await other.answer.wait_until_final(left):
                 return later(Reason.IN_FLIGHT, other.lease.left)
             if other.has_succeeded:
                 return DUPLICATE
