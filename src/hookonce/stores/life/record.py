@@ -50,10 +50,6 @@ class DeadLetterRecord(NamedTuple):
     is_kept: bool
     sender_retries: bool = False
 
-    def may_come(self, moment: Moment) -> bool:
-        """Return whether the sender may still send the event again."""
-        return self.sender_retries and moment.unix < self.buried_unix
-
 
 class Record(NamedTuple):
     """The record of an event.
