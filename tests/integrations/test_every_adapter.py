@@ -5,9 +5,12 @@ secrets.
 """
 
 import asyncio
+import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.deliveries import SECRET, comment, long_ago
@@ -16,6 +19,7 @@ from support.waiting import until, until_async
 
 from hookonce import Context, Limits, Receiver, Reject, Retry
 from hookonce.events import CommentReceived
+from hookonce.senders import publishing
 from hookonce.testing import SignedRequest, event_body, make_event, new_event_id, signed_request
 from hookonce.verification.secrets import new_secret
 from integrations.sites import ADAPTERS, Adapter, Served, sending
@@ -252,6 +256,31 @@ async def test_an_event_that_can_never_succeed_is_a_dead_letter(
     last = comment(created_at=long_ago())
     (await served.sender.send(last, attempt=9)).expect(202, "exhausted")
     (await served.sender.send(b"no JSON")).expect(202, "quarantined")
+
+
+def challenged(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    return {"challenge": body["challenge"]} if body.get("type") == "verification" else None
+
+
+async def test_the_answer_to_a_challenge_arrives_whole(adapter: Adapter, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'hooks.db'}"
+    sender = replace(publishing, handshake=challenged)
+    receiver = Receiver(secrets=SECRET, store=url, sender=sender)
+    challenge = "n0nce: ü 🍞 " * 500
+    body = json.dumps({"type": "verification", "challenge": challenge}).encode()
+    request, failing = (
+        signed_request(body, SECRET),
+        signed_request(b'{"type": "verification"}', SECRET),
+    )
+    async with sending(adapter, receiver, secret=SECRET, store=url) as served:
+        for _ in range(2):
+            answer = await served.sender.client.post(
+                adapter.path, content=request.body, headers=dict(request.headers)
+            )
+            assert (answer.status_code, answer.json()) == (200, {"challenge": challenge})
+            assert answer.headers["content-type"] == "application/json"
+        (await served.sender.post(request.tampered())).expect(401, "no_matching_signature")
+        (await served.sender.post(failing)).expect(500, "handshake")
 
 
 async def test_an_unknown_type_and_one_without_a_handler_are_accepted(
