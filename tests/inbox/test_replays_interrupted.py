@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.deliveries import SECRET, comment
 
-from hookonce import Receiver
+from hookonce import Receiver, Retry
 from hookonce.events import CommentReceived
 from hookonce.simulation.virtual_loop import VirtualLoop, run_virtually
 from hookonce.stores.handled import Keeping
@@ -214,3 +214,30 @@ def test_operators_at_the_same_time_cause_one_replay_of_each_event(
         assert scene.successes == Counter(done)
 
     in_virtual_time(play, seed, late=late)
+
+
+def test_a_replay_is_tried_again_when_its_handler_asks_for_it() -> None:
+    """A service that limits calls gets no second call before the time that it names."""
+    calls: list[float] = []
+
+    async def run(loop: VirtualLoop) -> None:
+        scene = Scene(loop, 1, late=False)
+        await scene.handle_all()
+        receiver = Receiver(
+            secrets=SECRET, store=scene.store, keep_handled=DAYS, clock=loop.unix_clock
+        )
+
+        @receiver.on(CommentReceived, name="book")
+        async def book(_: CommentReceived) -> None:
+            calls.append(loop.time())
+            if len(calls) < 3:
+                raise Retry(after=90)
+
+        async with receiver.opened():
+            batch = await receiver.handled.open_batch(handler="book", event_ids="evt_1")
+            replays = receiver.handled.replay_all(batch)
+            assert [one.reason async for one in replays] == ["handled"]
+
+    run_virtually(run)
+    first, second, third = calls
+    assert [second - first, third - second] == pytest.approx([90, 90], abs=1)

@@ -274,7 +274,8 @@ class HandledEvents:
         effect once for each generation. Key locks apply as usual.
 
         While another process replays the event, the call waits. If the handler fails three times,
-        the replay becomes a dead letter with the id ``EVENT_ID.GENERATION.HANDLER``.
+        the replay becomes a dead letter with the id ``EVENT_ID.GENERATION.HANDLER``. After a
+        ``Retry`` the handler is not tried again before the time that it asks for.
 
         Args:
             event_id: the webhook-id of the handled event.
@@ -309,6 +310,8 @@ class HandledEvents:
             pause = next(pauses, None)
             if pause is None or outcome.reason == Reason.SHUTTING_DOWN:
                 return outcome
+            if outcome.reason == Reason.RETRY_REQUESTED:
+                pause = float(outcome.headers["retry-after"])
             await asyncio.sleep(pause)
             await pace.wait()
 
