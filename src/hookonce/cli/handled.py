@@ -111,7 +111,7 @@ def list_handled(
 ) -> None:
     """List handled events, oldest success first; --since compares when they were handled.
 
-    A receiver with keep_handled keeps handled events, for that time.
+    A receiver with keep_handled keeps the events that it has handled.
     """
     wanted = replace(wanted, endpoint=endpoint)
     print_list(_HANDLED, store_url, None if every else limit, wanted=wanted, as_json=as_json)

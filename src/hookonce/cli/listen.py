@@ -273,7 +273,7 @@ class _Listening:
                     f" deleted, remove {str(self.file.path)!r} and run this again, which creates"
                     " another"
                 ) from None
-            except PermissionDeniedError:  # this key may not disable the endpoint either
+            except PermissionDeniedError:  # with this key, `_disable` would fail as well
                 raise
             except BaseException:
                 await self._disable(client, webhook_id)

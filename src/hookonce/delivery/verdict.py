@@ -246,7 +246,7 @@ Settlement: TypeAlias = Complete | AfterFailure
 def decide(
     report: Report, *, last_chance: bool, keeps_bodies: bool, backoff_seconds: float | None = None
 ) -> AfterFailure:
-    """Return what follows from an attempt that has not succeeded.
+    """Return what becomes of an event after an attempt that has not succeeded.
 
     A rejection counts only if every outstanding handler rejects the event. While another handler
     may still succeed, the event is tried again, and the rejecting handler rejects it again.

@@ -48,7 +48,7 @@ class ReplayId(NamedTuple):
 
     @classmethod
     def event_of(cls, text: str) -> str:
-        """Return the webhook-id of an event: for the id of a replay, that of the handled event."""
+        """Return the id of the replayed event if this is the id of a replay, else the id itself."""
         again = cls.parse(text)
         return text if again is None else again.event_id
 

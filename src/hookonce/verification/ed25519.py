@@ -67,7 +67,7 @@ def _x_of(y: int) -> int | None:
 
 
 def _is_in_group(x: int, y: int) -> bool:
-    """Return whether the point is in the base point's group: ``_L`` times the point is neutral."""
+    """Return whether the point is in the base point's group: ``_L`` times the point is zero."""
     result = (0, 1, 1, 0)
     point = (x, y, 1, x * y % _P)
     factor = _L

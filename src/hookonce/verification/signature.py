@@ -42,7 +42,7 @@ from .secrets import (
 T = TypeVar("T")
 
 DEFAULT_TOLERANCE = 300.0
-"""The tolerance of a sender that publishes none, in seconds: as the reference library has it."""
+"""The tolerance in seconds for a sender that publishes none; the reference library has the same."""
 
 # The first timestamp that a receiver refuses: timestamps have at most eleven digits.
 _END_OF_TIMESTAMPS = 10**11

@@ -85,7 +85,7 @@ async def a_newer_event_that_fails_stops_no_older_one(bench: Bench[Any]) -> None
 
 
 async def ties_are_dropped_only_if_asked(bench: Bench[Any]) -> None:
-    """By default all events of one time are handled; ``drop_ties`` skips the later arrivals."""
+    """By default all events of the same time are handled; ``drop_ties`` skips all but the first."""
     key_lock = _new_key_lock()
     ties = [_dated(bench, 1, key_lock) for _ in range(3)]
     seen = [await ties[1].perform(), await ties[0].perform()]

@@ -86,7 +86,7 @@ class Answer(Enum):
     DEAD = "dead"
     DONE = "done"
     APPLIED = "applied"
-    """The step was done; the last five steps of ``Step`` answer ``Ownership.HELD``."""
+    """The step was done. After one of the last five steps, the caller gets ``Ownership.HELD``."""
 
 
 class Then(NamedTuple):

@@ -46,9 +46,9 @@ SELECT FROM {schema}.{table} WHERE key = ANY ($1::bytea[]) ORDER BY key FOR {str
 # The tables to lock: FOR UPDATE in a step that may end a claim, FOR NO KEY UPDATE in a heartbeat.
 # See `finishes`.
 _LOCKS = {"UPDATE": ("entries", "ids", "dead"), "NO KEY UPDATE": ("entries", "ids")}
-# A transaction is named by its number and by the server's run. After a failover, another server
-# gives the same number to another transaction. So does the same server after it has lost a backend
-# by a crash: it recovers without a new start of its postmaster, and resets its statistics.
+# Identifies a server since its last start or recovery, because the number of a lost transaction may
+# be given to another transaction: by another server after a failover, or by the same server after a
+# backend has crashed. Then the server recovers and resets its statistics, but does not start anew.
 _SERVER = """concat(extract(epoch FROM pg_postmaster_start_time()), '/',
     extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time()))"""
 _TRANSACTION = f"pg_current_xact_id()::text || ' ' || {_SERVER}"

@@ -67,8 +67,9 @@ class RedisHandled(ABC):
         self, endpoint: str, handler: str, generation: int, plan: ReplayPlan
     ) -> ReplayBatch:
         session = self._session
-        # The latest of the shards' clocks, whose times differ: so the batch selects what any shard
-        # has finished by now. From `cut_off` on, no shard finishes an event before that time.
+        # The clocks of the shards differ, so begin the batch at the latest of their times: it then
+        # includes every event that is already handled. After `cut_off`, no shard records an event
+        # as handled before that time.
         started = max(map(float, await session.ask_all(step("time"))))
         await session.ask_all(step("cut_off", endpoint, handler, started))
         asked = step("begin_replay_batch", endpoint, handler, generation, plan.dump(), started)

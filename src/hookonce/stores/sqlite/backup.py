@@ -35,8 +35,7 @@ class _BackupLock:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        # Without this threading event, a thread that retries could take the lock before a waiting
-        # fork.
+        # Without this event, a thread that tries again could take the lock although a fork waits.
         self.may_begin = threading.Event()
         self.may_begin.set()
         self._statement_lock = threading.Lock()

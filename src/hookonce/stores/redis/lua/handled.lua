@@ -85,7 +85,7 @@ function ops.time()
   return text(now)
 end
 
--- Arguments: endpoint, handler, the start of its batch. From now on no event of the endpoint counts as handled before it.
+-- Arguments: endpoint, handler, the start of its batch. No event that is handled later is recorded with an earlier time.
 function ops.cut_off(arg)
   redis.call('HSET', cut_offs(arg[1]), arg[2], arg[3])
   redis.call('PEXPIRE', cut_offs(arg[1]), milliseconds(retention))
