@@ -31,7 +31,6 @@ from hookonce.stores.values import (
     DeadReason,
     Delivery,
     Done,
-    KeyLock,
     Known,
     Ownership,
     Stored,
@@ -350,7 +349,7 @@ async def test_events_are_found_that_the_next_process_has_left_due_long_ago(
 async def test_a_fetch_changes_no_index_of_the_inbox(postgres: PostgresServer) -> None:
     """PostgreSQL keeps the dead index entries of handled events while a transaction is open."""
     async with aclosing(PostgresStore(postgres.url)) as store:
-        await put(store, None, *(f"evt_{number}" for number in range(200)))
+        await put(store, *(f"evt_{number}" for number in range(200)))
         before = updates_of_entries(postgres)
         assert len(await fetched(store, 200)) == 200
 
@@ -402,12 +401,12 @@ async def test_counts_of_large_tables_are_used_again_until_they_are_too_old(
     monkeypatch.setattr(reports, "_OLDEST_SECONDS", 3600.0)
     async with two_stores(postgres) as (one, other):
         assert (await one.stats()).depth == 0
-        await put(one, None, "evt_1")
+        await put(one, "evt_1")
         assert (await one.stats()).depth == 0
         assert (await one.stats(endpoint="default")).depth == 1
         monkeypatch.setattr(reports, "_OLDEST_SECONDS", 0.0)
         assert (await other.stats()).depth == 1
-        await put(one, None, "evt_2")
+        await put(one, "evt_2")
         assert (await other.stats()).depth == 2
 
 
@@ -415,7 +414,7 @@ async def test_a_worker_begins_with_an_event_whose_lease_was_granted_before_the_
     postgres: PostgresServer,
 ) -> None:
     async with aclosing(PostgresStore(postgres.url)) as store:
-        await put(store, None, "evt_1")
+        await put(store, "evt_1")
         assert ids(await fetched(store)) == ["evt_1"]
         # As if the clock had been set back by an hour after the event had waited for two hours.
         postgres.execute("UPDATE hookonce.entries SET due = due - 3600, until = until + 3600")
@@ -429,7 +428,7 @@ async def test_the_next_process_finds_events_that_are_due_too_late_since_the_clo
     postgres: PostgresServer,
 ) -> None:
     async with aclosing(PostgresStore(postgres.url)) as store:
-        await put(store, None, "evt_1")
+        await put(store, "evt_1")
         postgres.execute("UPDATE hookonce.entries SET due = due + 3600")
     async with aclosing(PostgresStore(postgres.url)) as store:
 
@@ -444,7 +443,7 @@ async def test_a_correction_of_due_times_shortens_no_lease_that_began_meanwhile(
 ) -> None:
     time = 1_700_000_000.0
     async with aclosing(PostgresStore(postgres.url, clock=lambda: time)) as store:
-        await put(store, None, "evt_1")
+        await put(store, "evt_1")
         [event] = (
             await store.fetch(9, LEASE, endpoint="default", worker="w", token=new_token())
         ).fetched
@@ -460,18 +459,11 @@ async def test_a_correction_of_due_times_shortens_no_lease_that_began_meanwhile(
         assert postgres.execute("SELECT until FROM hookonce.entries") == [(time + LEASE,)]
 
 
-GATE = KeyLock("default", "handler", "thread 1")
-
-
-async def put(store: PostgresStore, key_lock: KeyLock | None, *event_ids: str) -> None:
-    for first in range(0, len(event_ids), 500):
-        results = await asyncio.gather(
-            *(
-                store.enqueue(delivery(event_id), new_token(), key_lock=key_lock)
-                for event_id in event_ids[first : first + 500]
-            )
-        )
-        assert set(results) == {Stored()}
+async def put(store: PostgresStore, *event_ids: str) -> None:
+    results = await asyncio.gather(
+        *(store.enqueue(delivery(event_id), new_token()) for event_id in event_ids)
+    )
+    assert set(results) == {Stored()}
 
 
 async def fetched(store: PostgresStore, limit: int = 64) -> list[Claimed]:
@@ -481,62 +473,6 @@ async def fetched(store: PostgresStore, limit: int = 64) -> list[Claimed]:
 
 def ids(claims: list[Claimed]) -> list[str]:
     return [claim.key.removeprefix("default:") for claim in claims]
-
-
-async def test_a_fetch_takes_one_event_of_a_key_and_its_end_makes_the_next_due(
-    postgres: PostgresServer,
-) -> None:
-    async with aclosing(PostgresStore(postgres.url)) as store:
-        await put(store, GATE, "evt_1", "evt_2", "evt_3")
-        await put(store, None, "evt_free")
-        [first, free] = await fetched(store)
-        assert ids([first, free]) == ["evt_1", "evt_free"]
-        assert await fetched(store) == []
-        await store.complete(first)
-        [second] = await fetched(store)
-        assert ids([second]) == ["evt_2"]
-        await store.retry(second, 3600.0, error="no luck")
-        [third] = await fetched(store)
-        assert ids([third]) == ["evt_3"]
-        await store.bury(third, DeadReason.REJECTED)
-        await put(store, GATE, "evt_4")
-        assert ids(await fetched(store)) == ["evt_4"]
-
-
-async def test_no_fetch_takes_an_event_whose_key_is_locked(postgres: PostgresServer) -> None:
-    token = new_token()
-    async with two_stores(postgres) as (store, other):
-        await other.acquire_key_lock(GATE, token, LEASE)
-        await put(store, GATE, "evt_1", "evt_2")
-        assert await fetched(store) == []
-        await other.release_key_lock(GATE, token)
-        assert ids(await fetched(store)) == ["evt_1"]
-
-
-async def test_an_event_behind_a_key_is_due_by_itself_later_whatever_happens(
-    postgres: PostgresServer,
-) -> None:
-    async with aclosing(PostgresStore(postgres.url)) as store:
-        await put(store, GATE, "evt_1", "evt_2")
-        assert ids(await fetched(store)) == ["evt_1"]
-        postgres.execute("DELETE FROM hookonce.entries WHERE token IS NOT NULL")
-        assert await fetched(store) == []
-        entry = await store.entry(delivery_key("default", "evt_2"))
-        assert entry is not None
-        postgres.execute("UPDATE hookonce.entries SET due = due - 31")
-    async with aclosing(PostgresStore(postgres.url)) as store:
-        assert ids(await fetched(store)) == ["evt_2"]
-
-
-async def test_20000_events_behind_one_key_delay_no_other_event(postgres: PostgresServer) -> None:
-    locked = [f"evt_locked_{number}" for number in range(20_000)]
-    free = [f"evt_free_{number}" for number in range(100)]
-    async with aclosing(PostgresStore(postgres.url)) as store:
-        await put(store, GATE, *locked)
-        await put(store, None, *free)
-        found = ids(await fetched(store)) + ids(await fetched(store))
-        assert sorted(found) == sorted([locked[0], *free])
-        assert (await store.stats()).depth == 20_100
 
 
 @asynccontextmanager

@@ -291,7 +291,7 @@ class Batch(NamedTuple):
     Attributes:
         fetched: events to handle now.
         next_due_seconds: until another event of the endpoint is due, 0 if one is due now; None if
-            no event waits.
+            no event has a due time.
     """
 
     fetched: tuple[Fetched, ...]

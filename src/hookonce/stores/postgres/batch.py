@@ -322,7 +322,8 @@ class Batches:
         for job in completed:
             job.outcome = None
         if put:
-            for (digest,) in rows(results.pop()):
+            for digest, *parked in rows(results.pop()):
+                left.update(key_lock for key_lock in parked if key_lock is not None)
                 job = put[digest]
                 job.outcome = Stored()
                 job.room.add(len(job.given.body))
@@ -333,7 +334,7 @@ class Batches:
                 claim.outcome = Claimed(claim.key, claim.token, 1, _NONE, claim.lease)
                 done.add(claim)
         try:
-            await self._open(connection, left)
+            await self._wake(connection, left)
         finally:  # these jobs are done, even if the connection is broken now
             for finished in done:
                 _resolve(finished)
@@ -419,21 +420,18 @@ class Batches:
                         job.error = error
                 keep = self._keep(jobs, self._now())
                 left = await self._claims.write(connection, list(held.values()), moment, keep)
-                await self._open(connection, left)
+                await self._wake(connection, left)
         except (psycopg.OperationalError, OSError):
             if transaction is None or not await self._has_committed(transaction):
                 raise
         for job in jobs:
             _resolve(job)
 
-    async def _open(self, connection: AsyncConnection[Any], key_locks: set[bytes]) -> None:
-        """Make the next event of each key lock due.
-
-        If this fails, the event becomes due by itself after a while.
-        """
+    async def _wake(self, connection: AsyncConnection[Any], key_locks: set[bytes]) -> None:
+        """Make the first parked event of each free key lock due; see ``parking``."""
         if not key_locks:
             return
-        statement = self._inbox.next_behind(key_locks, self._now())
+        statement = self._inbox.parking.wake(key_locks, self._now())
         try:
             _, result = await exchange(connection, [self._format.guard, statement])
         except ServerError as error:

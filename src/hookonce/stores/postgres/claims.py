@@ -21,7 +21,7 @@ from ..life import NEW, DeadLetterRecord, Moment, Queued, Record
 from ..values import DeadReason, Delivery, DeliveryKey
 from .connection import Statement, exchange
 from .finishes import FINISHES, record_after
-from .records import ATTEMPT, columns, digest_of, dump_attempt, dump_kept, load_record
+from .records import ATTEMPT, columns, digest_of, dump_attempt, dump_kept, load_queued, load_record
 from .schema import NOW
 from .wire import blobs, documents, dump_float, dump_time, floats, ints, rows, texts
 
@@ -130,7 +130,7 @@ WITH g AS MATERIALIZED (
 INSERT INTO {{schema}}.bodies SELECT part, id, body FROM added JOIN g USING (key)
 """
 _CHANGE_ENTRIES = f"""
-UPDATE {{schema}}.entries AS e SET due = g.due, delay = g.delay, is_parked = false,
+UPDATE {{schema}}.entries AS e SET due = g.due, delay = g.delay,
     ({_NAMES}) = ROW ({_CASTS.format("g")})
 FROM unnest($1::bytea[], $2::float8[], $3::float8[], {_arrays(4)})
     AS g (key, due, delay, {_NAMES})
@@ -325,7 +325,7 @@ class ClaimsTable:
         expires, attempt, row = row[0], row[1 : 1 + width], row[1 + width :]
         entry, waiting, row = row[:3], row[3 : 3 + width], row[3 + width :]
         dead, buried = row[:4], row[4:]
-        queued = None if entry[0] is None else Queued(*entry)
+        queued = None if entry[0] is None else load_queued(*entry, now=now)
         held.exists = True
         is_dead = dead[0] is not None
         part = waiting if queued is not None else buried if is_dead else attempt

@@ -35,6 +35,7 @@ from .bounds import DueBounds
 from .claims import ClaimsTable
 from .connection import Statement, exchange
 from .faults import ServerError
+from .parking import Parking, has_entry, is_held
 from .records import load_names
 from .schema import NOW
 from .wire import (
@@ -47,11 +48,6 @@ from .wire import (
     rows,
     texts,
 )
-
-# A parked entry waits until another entry that needs the same key lock makes the parked entry due.
-# If that never happens, the parked entry becomes due by itself after this time. The time grows each
-# time that the lock is still held.
-_PARKED_SECONDS, _PARKED_LONGER, _LONGEST_PARKED_SECONDS = 30.0, 4, 600.0
 
 # A lease with more time left than its length is not live: it was granted before the clock was set
 # back. The fetch reads the entry, and its step shortens the lease.
@@ -72,46 +68,38 @@ WITH given AS MATERIALIZED (
         enqueue_token, {{columns}})
     SELECT key, endpoint, event_id, event_type, received_at, length(body), body_part.part, token,
         {{values}}
-    FROM {{given}} JOIN new USING (key), {{schema}}.body_part, (SELECT {NOW} AS now) AS at
-    ORDER BY number RETURNING id, part, key
+    FROM {{given}}, {{schema}}.body_part, (SELECT {NOW} AS now) AS at
+    ORDER BY number RETURNING id, part, key, due, key_lock
 ), filled AS (
     INSERT INTO {{schema}}.bodies SELECT part, id, body FROM put JOIN given USING (key)
 )
-SELECT key FROM put
+SELECT {{results}} FROM put
 """
-_FREE = {"columns": "due, delay", "values": "now, 0", "given": "given"}
+_FREE = {
+    "columns": "due, delay",
+    "values": "now, 0",
+    "given": "given JOIN new USING (key)",
+    "results": "key",
+}
 # These parts of the statement replace `_FREE` if some of the entries need a key lock. The statement
 # parks an entry if another entry with the same lock is parked, fetched or due, because the end of
 # that other entry makes this entry due. An entry that waits for its next attempt makes no other
-# entry due.
+# entry due. The second result is the key lock of a parked entry.
 _WITH_KEY_LOCKS = {
-    "columns": "due, delay, key_lock, is_parked",
-    "values": "now + parked, parked, key_lock, parked > 0",
+    "columns": "due, delay, key_lock",
+    "values": "coalesce(parked, now), 0, key_lock",
     "given": f"""(
         SELECT g.*, CASE WHEN key_lock IS NOT NULL AND (
             row_number() OVER (PARTITION BY key_lock ORDER BY number) > 1
             OR EXISTS (
-                SELECT FROM {{schema}}.entries AS o
-                WHERE o.key_lock = g.key_lock
-                AND (o.is_parked OR o.token IS NOT NULL OR o.due <= {NOW})
+                SELECT FROM {{schema}}.entries AS p
+                WHERE p.key_lock = g.key_lock AND p.due = 'infinity'
             )
-        ) THEN {_PARKED_SECONDS} ELSE 0 END AS parked FROM given AS g
+            OR {has_entry("g.key_lock", NOW)}
+        ) THEN 'infinity'::float8 END AS parked FROM given AS g JOIN new USING (key)
     ) AS given""",
+    "results": "key, CASE WHEN due = 'infinity' THEN key_lock END",
 }
-# Makes the first parked entry of each key lock due, unless an entry with the same lock is fetched
-# or due: the end of that entry makes the parked entry due.
-_NEXT_BEHIND = f"""
-UPDATE {{schema}}.entries AS e SET due = {NOW}, delay = 0, is_parked = false
-FROM (
-    SELECT next.id FROM unnest($2::bytea[]) AS freed (key_lock) CROSS JOIN LATERAL (
-        SELECT id FROM {{schema}}.entries AS p WHERE p.key_lock = freed.key_lock AND p.is_parked
-        ORDER BY p.key_lock, p.is_parked, p.id LIMIT 1 FOR UPDATE SKIP LOCKED
-    ) AS next WHERE NOT EXISTS (
-        SELECT FROM {{schema}}.entries AS o WHERE o.key_lock = freed.key_lock AND NOT o.is_parked
-        AND (o.token IS NOT NULL OR o.due <= {NOW})
-    )
-) AS first WHERE e.id = first.id RETURNING e.endpoint
-"""
 _SIZE = """
 SELECT count(*), coalesce(sum(size), 0)::int8 FROM {schema}.entries
 WHERE endpoint = $1::text AND due >= $2::float8
@@ -119,36 +107,28 @@ WHERE endpoint = $1::text AND due >= $2::float8
 # The row WAITING.fetch of `life.LIFE`, for entries without an owner. For entries with an owner the
 # statement returns no `attempt`, because each of these entries needs its own step. It returns no
 # `body` if the rotation has moved the body since the statement began: an update finds the newest
-# row of the entry, but the statement does not see the copy of the body.
+# row of the entry, but the statement does not see the copy of the body. For each entry that it
+# parks it returns only the key lock.
 _FETCH = f"""
 WITH at AS MATERIALIZED (SELECT {NOW} AS now),
 due AS MATERIALIZED (
-    SELECT id, due, size, token IS NULL AS is_free, key_lock, is_parked, delay
-    FROM {{schema}}.entries
+    SELECT id, due, size, token IS NULL AS is_free, key_lock FROM {{schema}}.entries
     WHERE endpoint = $2::text AND due <= (SELECT now FROM at) AND due >= $7::float8
       AND ({_IS_LEASED}) IS NOT TRUE
     ORDER BY endpoint, due, id LIMIT $3::int8 FOR UPDATE SKIP LOCKED
 ), seen AS MATERIALIZED (
     SELECT due.*, key_lock IS NOT NULL AND is_free AND (
         row_number() OVER (PARTITION BY key_lock ORDER BY due, id) > 1
-        OR EXISTS (
-            SELECT FROM {{schema}}.key_locks AS l
-            WHERE l.key = key_lock AND l.token IS NOT NULL AND l.until > now
-        ) OR EXISTS (
+        OR {is_held("due.key_lock", "now")} OR EXISTS (
             SELECT FROM {{schema}}.entries AS o
-            WHERE o.key_lock = due.key_lock AND NOT o.is_parked
+            WHERE o.key_lock = due.key_lock AND o.due < 'infinity'
             AND o.token IS NOT NULL AND o.until > now
         )
     ) AS is_behind FROM due, at
 ), parked AS (
     UPDATE {{schema}}.entries AS e
-    SET due = now + seconds, delay = seconds, is_parked = true
-    FROM at, (
-        SELECT id, CASE WHEN is_parked
-            THEN least({_PARKED_LONGER} * delay, {_LONGEST_PARKED_SECONDS})
-            ELSE {_PARKED_SECONDS} END AS seconds
-        FROM seen WHERE is_behind
-    ) AS behind WHERE e.id = behind.id
+    SET due = 'infinity', delay = 0 FROM seen WHERE e.id = seen.id AND is_behind
+    RETURNING e.key_lock
 ), fits AS MATERIALIZED (
     SELECT * FROM (
         SELECT id, due, is_free, row_number() OVER w AS number, sum(size) OVER w AS total FROM seen
@@ -157,7 +137,7 @@ due AS MATERIALIZED (
 ), taken AS (
     UPDATE {{schema}}.entries AS e
     SET token = $5::text, until = at.now + $6::float8, lease = $6::float8, attempt = attempt + 1,
-        delay = 0, is_parked = false
+        delay = 0
     FROM fits, at WHERE e.id = fits.id AND is_free
     RETURNING e.due, e.id, e.part, e.event_id, e.event_type, e.received_at, e.attempt, e.finished,
         e.outstanding
@@ -167,9 +147,13 @@ due AS MATERIALIZED (
     SELECT e.due, e.id, e.part, e.event_id, e.event_type, e.received_at, NULL, NULL, NULL
     FROM fits JOIN {{schema}}.entries AS e USING (id) WHERE NOT is_free
 )
-SELECT id, event_id, event_type, received_at, body, attempt, finished, outstanding
+SELECT due, id, event_id, event_type, received_at, body, attempt, finished, outstanding,
+    NULL::bytea
 FROM found LEFT JOIN {{schema}}.bodies USING (part, id)
-WHERE attempt IS NOT NULL OR body IS NOT NULL ORDER BY due, id
+WHERE attempt IS NOT NULL OR body IS NOT NULL
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, key_lock FROM parked
+ORDER BY 1, 2
 """
 _FETCHED_BEFORE = """
 SELECT e.id, e.event_id, e.event_type, e.received_at, b.body, NULL::int4, NULL::json, NULL::json
@@ -182,13 +166,14 @@ _NEXT_DUE = f"""
 WITH at AS MATERIALIZED (SELECT {NOW} AS now),
 free AS MATERIALIZED (
     SELECT due FROM {{schema}}.entries
-    WHERE endpoint = $2::text AND due >= $3::float8 AND ({_IS_LEASED}) IS NOT TRUE
+    WHERE endpoint = $2::text AND due >= $3::float8 AND due < 'infinity'
+      AND ({_IS_LEASED}) IS NOT TRUE
     ORDER BY endpoint, due, id LIMIT 1
 )
 SELECT at.now, least((SELECT due FROM free), leased.next), least((SELECT due FROM free), leased.due)
 FROM at, (
     SELECT min(greatest(due, until)) AS next, min(due) AS due FROM {{schema}}.entries
-    WHERE endpoint = $2::text AND due >= $3::float8 AND {_IS_LEASED}
+    WHERE endpoint = $2::text AND due >= $3::float8 AND due < 'infinity' AND {_IS_LEASED}
       AND due <= coalesce((SELECT due FROM free), 'infinity')
 ) AS leased
 """
@@ -205,7 +190,7 @@ TAKE_LONGER: Statement = (b"SELECT set_config('statement_timeout', '60s', true)"
 _LOCK_TOO_LATE = f"""
 WITH at AS MATERIALIZED (SELECT {NOW} AS now)
 SELECT key FROM {{schema}}.entries, at
-WHERE endpoint = $2::text AND due > (SELECT now FROM at)
+WHERE endpoint = $2::text AND due > (SELECT now FROM at) AND due < 'infinity'
   AND (due > now + delay OR until > now + lease)
 ORDER BY key FOR NO KEY UPDATE OF entries
 """
@@ -247,7 +232,6 @@ class InboxTable:
             schema=schema,
             **{name: part.format(schema=schema) for name, part in _WITH_KEY_LOCKS.items()},
         ).encode()
-        self._next_behind = named(_NEXT_BEHIND)
         self._size = named(_SIZE)
         self._forget_worker = named(_FORGET_WORKER)
         self._due, self._fetched_before = named(_FETCH), named(_FETCHED_BEFORE)
@@ -256,6 +240,7 @@ class InboxTable:
         self._seen, self._forget_workers = named(_SEEN), named(_FORGET_WORKERS)
         self._due_before = named(_DUE_BEFORE)
         self.bounds: DueBounds = DueBounds()
+        self.parking: Parking = Parking(schema)
         self._corrected: set[str] = set()
         self._last: dict[str, float] = {}
         self._tokens: dict[str, Token] = {}
@@ -303,15 +288,12 @@ class InboxTable:
         self._seen_at.pop(worker, None)
         return self._forget_worker, (dump_text(worker),)
 
-    def next_behind(self, key_locks: Iterable[bytes], now: float | None) -> Statement:
-        """Return the statement that makes the next event of each key lock due."""
-        return self._next_behind, (dump_time(now), blobs(sorted(key_locks)))
-
     def put(
         self, given: Sequence[tuple[bytes, Delivery, Token, bytes | None]], now: float | None
     ) -> Statement:
         """Return the statement that stores the deliveries of new events, and returns their keys.
 
+        If any of them needs a key lock, it also returns the key lock of each entry that it parks.
         Each delivery comes with the digest of its key, a token, and the digest of its key lock, if
         it needs one.
         """
@@ -388,12 +370,16 @@ class InboxTable:
             self.correct_again(endpoint)
         self._last[endpoint] = at
         events = rows(found)
+        if parked := {key_lock for *_, key_lock in events if key_lock is not None}:
+            wake = self.parking.wake(parked, now)
+            [(at, due, first)] = rows((await exchange(connection, [guard, wake, next_due]))[2])
+            events = [row for row in events if row[-1] is None]
         if any(body is None for _, _, _, _, body, *_ in events):
             return await self._fetch_again(connection, guard, now, lease, next_due, endpoint, token)
         fetched: dict[int, Fetched] = {}
         others: dict[DeliveryKey, tuple[int, Delivery]] = {}
         order = []
-        for number, event_id, event_type, received, body, attempt, *names in events:
+        for _, number, event_id, event_type, received, body, attempt, *names, _ in events:
             key = delivery_key(endpoint, event_id)
             delivery = Delivery(endpoint, event_id, event_type, received, body)
             order.append(number)
@@ -463,9 +449,9 @@ class InboxTable:
         left = await self._claims.write(connection, list(held.values()), moment)
         if left:
             # These key locks belong to events that a commit had completed before their process
-            # ended. If the statement fails, the next event of each key becomes due by itself.
+            # ended. If the statement fails, a later look at all key locks wakes the next events.
             with contextlib.suppress(ServerError):
-                await exchange(connection, [guard, self.next_behind(left, now)])
+                await exchange(connection, [guard, self.parking.wake(left, now)])
         return granted
 
 

@@ -6,7 +6,6 @@ only these are read: many events may wait.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -74,12 +73,11 @@ class KeyLocksTable:
         key_lock: KeyLock,
         step: KeyLockStep[T],
         event: DeliveryKey | None,
-        then: Sequence[Statement] = (),
     ) -> T:
         """Do a step on a key lock in a transaction, and return the step's answer.
 
         A step may note a waiting event, or remove the first one. ``event`` need not be the first:
-        if it is given, it is removed here. ``then`` are statements for the end of the transaction.
+        if it is given, it is removed here.
 
         Raises:
             ConflictError: nothing was written, and the step must be done again.
@@ -115,7 +113,7 @@ class KeyLocksTable:
             [result] = await exchange(connection, [write])
             if not result.ntuples:
                 raise ConflictError
-        await exchange(connection, [*statements, *then, (b"COMMIT", ())])
+        await exchange(connection, [*statements, (b"COMMIT", ())])
         return answer
 
     def _load(

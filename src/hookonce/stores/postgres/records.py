@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from hashlib import blake2b
+from math import inf
 from typing import Any
 
 from ..formats import damaged
 from ..life import DeadLetterRecord, Queued, Record
-from ..values import DeadReason, DeliveryKey, FailedAttempt
+from ..values import DeadReason, DeliveryKey, FailedAttempt, Token
+from .parking import PARKED_SECONDS
 
 ATTEMPT = ("token", "until", "lease", "attempt", "finished", "outstanding", "history")
 """The columns of an event's attempts, in ``ids``, ``entries`` and ``dead``."""
@@ -52,6 +54,13 @@ def dump_attempt(record: Record) -> tuple[Any, ...]:
         dump_names(record.outstanding),
         dump_history(record.history),
     )
+
+
+def load_queued(token: Token, due: float, delay: float, *, now: float) -> Queued:
+    """Return the place of an event in the inbox, read at the time ``now``."""
+    if due == inf:  # parked: a worker may fetch it when its key lock is free, see `parking`
+        return Queued(token, now + PARKED_SECONDS, PARKED_SECONDS)
+    return Queued(token, due, delay)
 
 
 def load_record(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from hashlib import blake2b
+from math import inf
 from typing import Any, Unpack
 
 from psycopg import AsyncConnection
@@ -34,6 +35,7 @@ from ..values import (
 )
 from .connection import Statement
 from .finishes import IS_OPEN
+from .parking import PARKED_SECONDS
 from .records import columns, digest_of, load_history, load_names, load_record
 from .schema import NOW
 from .session import Session
@@ -403,7 +405,7 @@ class PostgresReports:
 
 
 def _load_entry(row: tuple[Any, ...]) -> Entry:
-    number, *delivery = row[1:7]
+    now, number, *delivery = row[:7]
     due, in_flight, attempts, finished, history, outstanding = row[7:]
     try:
         names, failures = load_names(finished), load_history(history)
@@ -412,7 +414,7 @@ def _load_entry(row: tuple[Any, ...]) -> Entry:
         raise damaged() from error
     return Entry(
         delivery=Delivery(*delivery),
-        due_unix=due,
+        due_unix=due if due < inf else now + PARKED_SECONDS,
         in_flight=bool(in_flight),
         attempts=attempts,
         finished=names,

@@ -11,8 +11,8 @@ delivery, and otherwise in ``ids``.
 The transactions of ledgers call the function ``finish``, which writes to the table ``finishes``:
 see the module ``finishes``.
 
-``key_lock`` is the digest of the key lock that an entry needs. While another entry that needs it is
-due or fetched, the entry is parked: it is due only much later, or when that entry leaves.
+``key_lock`` is the digest of the key lock that an entry needs. While that lock is in use, the entry
+may be parked, with an infinite ``due``: see the module ``parking``.
 
 Bodies have a table of their own, whose rows are never updated or deleted, so neither heartbeats nor
 completions leave dead rows beside bodies. ``bodies`` truncates a partition when no entry needs it.
@@ -93,12 +93,12 @@ CREATE TABLE {{schema}}.entries ({_DELIVERY_COLUMNS}
     enqueue_token text NOT NULL,
     due float8 NOT NULL,
     delay float8 NOT NULL,
-    key_lock bytea,
-    is_parked bool NOT NULL DEFAULT false,{_ATTEMPT_COLUMNS.format(default=" NOT NULL DEFAULT 0")}
+    key_lock bytea,{_ATTEMPT_COLUMNS.format(default=" NOT NULL DEFAULT 0")}
 ) WITH (fillfactor = 45);
 CREATE INDEX entries_due ON {{schema}}.entries (endpoint, due, id);
-CREATE INDEX entries_key_lock ON {{schema}}.entries (key_lock, is_parked, id)
-WHERE key_lock IS NOT NULL;
+CREATE INDEX entries_key_lock ON {{schema}}.entries (key_lock)
+WHERE key_lock IS NOT NULL AND due < 'infinity';
+CREATE INDEX entries_parked ON {{schema}}.entries (key_lock, id) WHERE due = 'infinity';
 
 CREATE TABLE {{schema}}.bodies (
     part int2 NOT NULL,

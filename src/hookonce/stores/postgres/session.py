@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import psycopg
@@ -76,8 +76,8 @@ class Session:
         self._prepared_at = float("-inf")
         self._preparing = asyncio.Lock()
         self._fetches: dict[str, asyncio.Task[Any]] = {}
-        self._look_back: asyncio.Task[None] | None = None
-        self._correcting: set[asyncio.Task[None]] = set()
+        self._is_due = is_due
+        self._searches: set[asyncio.Task[None]] = set()
         self._connections = Connections(settings.source)
         self.wakeups: Wakeups = Wakeups(schema, self._connections.alone, self.ask, hears)
         self.format: SchemaFormat = SchemaFormat(
@@ -159,16 +159,23 @@ class Session:
         return await asyncio.shield(task)
 
     def look_back(self, endpoint: str) -> None:
-        """Look from time to time for an event of the inbox that became visible late.
+        """Look from time to time for events of the inbox that the fetches miss.
 
-        At the first call, and after the clock was set back, also correct due times.
+        These became visible late, or are parked although their key lock is free. At the first call,
+        and after the clock was set back, also correct due times.
         """
+        now = self._loop.time()
         if self.inbox.must_correct(endpoint):
-            correcting = self._loop.create_task(self._correct(endpoint))
-            self._correcting.add(correcting)
-            correcting.add_done_callback(self._correcting.discard)
-        if self.inbox.bounds.must_look_back(endpoint, self._loop.time()):
-            self._look_back = self._loop.create_task(self._look_back_at(endpoint))
+            self._search(self._correct(endpoint))
+        if self.inbox.bounds.must_look_back(endpoint, now):
+            self._search(self._look_back_at(endpoint))
+        if self.inbox.parking.must_walk(now):
+            self._search(self._walk())
+
+    def _search(self, search: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(search)
+        self._searches.add(task)
+        task.add_done_callback(self._searches.discard)
 
     async def _correct(self, endpoint: str) -> None:
         async def correct(connection: AsyncConnection[Any]) -> None:
@@ -190,6 +197,26 @@ class Session:
         for (due,) in found:
             self.inbox.bounds.found(endpoint, due)
 
+    async def _walk(self) -> None:
+        """Make parked events due whose key lock nobody uses; one step of ``Parking.walk``."""
+        parking, started = self.inbox.parking, self._loop.time()
+        found: list[tuple[Any, ...]] = []
+        try:
+            [found] = await self.ask(parking.walk(self.now()))
+            if free := [key_lock for key_lock, in_use in found if not in_use]:
+                await self.wake(free)
+        except StoreError as error:
+            _log.warning("could not look for events whose key lock is free: %s", error)
+        finally:
+            now = self._loop.time()
+            parking.walked([key_lock for key_lock, _ in found], now, now - started)
+
+    async def wake(self, key_locks: Iterable[bytes]) -> None:
+        """Make the first parked event of each free key lock due; raises StoreError."""
+        [endpoints] = await self.ask(self.inbox.parking.wake(key_locks, self.now()))
+        for (endpoint,) in set(endpoints):
+            self._is_due(endpoint)
+
     async def ask(
         self, *statements: Statement, seconds: float = CALL_SECONDS
     ) -> list[list[tuple[Any, ...]]]:
@@ -204,7 +231,7 @@ class Session:
     async def aclose(self) -> None:
         """Finish the calls in flight and close the connections."""
         await self.wakeups.aclose()
-        searches = [*self._correcting, *([] if self._look_back is None else [self._look_back])]
+        searches = set(self._searches)
         for search in searches:
             search.cancel()
         if searches:

@@ -6,6 +6,7 @@ The store uses the server's clock. All calls of one iteration of the event loop 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Hashable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from psycopg import AsyncConnection
 
 from ...clock import Clock, system_clock
+from ...errors import StoreError
 from ...logs import get_logger
 from .. import life
 from ..finishes import Finish
@@ -305,17 +307,17 @@ class PostgresStore(StepStore, PostgresReports, PostgresReconciling, PostgresHan
         event: DeliveryKey | None = None,
     ) -> T:
         session = self._session
-        # When an inbox entry ends, its end makes the next event of its key lock due. An attempt
-        # outside the inbox has no entry, so the release of the key lock makes the next event due.
-        behind = session.inbox.next_behind([digest_of_lock(key_lock)], session.now())
-        then = () if is_acquiring else (behind,)
 
         async def take_step(connection: AsyncConnection[Any]) -> T:
             return await self._key_locks.take_step(
-                connection, session.format.guard, session.now(), key_lock, step, event, then
+                connection, session.format.guard, session.now(), key_lock, step, event
             )
 
-        return await session.call(take_step)
+        answer = await session.call(take_step)
+        if not is_acquiring:
+            with contextlib.suppress(StoreError):  # a later look at all key locks wakes the event
+                await session.wake([digest_of_lock(key_lock)])
+        return answer
 
     @property
     def _session(self) -> Session:

@@ -12,22 +12,22 @@ INSERT INTO hookonce.ids OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_rec
  {"key":"\\\\xfc9dbe4903fc0feeb76a81037a003eee","expires":1801296000,"endpoint":null,"token":null,"until":null,"lease":null,"attempt":null,"finished":null,"outstanding":null,"history":null}, 
  {"key":"\\\\xc7d399af7f5b11c70b6384ef36e4a246","expires":1801296000,"endpoint":null,"token":null,"until":null,"lease":null,"attempt":null,"finished":null,"outstanding":null,"history":null}]');
 DELETE FROM hookonce.entries;
-INSERT INTO hookonce.entries OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::hookonce.entries, E'[{"id":1,"key":"\\\\xfe8369633536916adbfe6634646e549e","endpoint":"default","event_id":"evt_fetched","event_type":"comment.received","received_at":1799999995,"size":14,"part":0,"enqueue_token":"enqueue 1","due":1800000000,"delay":0,"key_lock":null,"is_parked":false,"token":"fetch","until":1800000600,"lease":600,"attempt":1,"finished":null,"outstanding":null,"history":null}, 
- {"id":2,"key":"\\\\xfc9dbe4903fc0feeb76a81037a003eee","endpoint":"default","event_id":"evt_waiting","event_type":"comment.received","received_at":1799999995,"size":14,"part":0,"enqueue_token":"enqueue 2","due":1800000000,"delay":0,"key_lock":null,"is_parked":false,"token":null,"until":null,"lease":null,"attempt":0,"finished":null,"outstanding":null,"history":null}]');
+INSERT INTO hookonce.entries OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::hookonce.entries, E'[{"id":1,"key":"\\\\xfe8369633536916adbfe6634646e549e","endpoint":"default","event_id":"evt_fetched","event_type":"comment.received","received_at":1799999995,"size":14,"part":0,"enqueue_token":"enqueue 1","due":1800000000,"delay":0,"key_lock":null,"token":"fetch","until":1800000600,"lease":600,"attempt":1,"finished":null,"outstanding":null,"history":null}, 
+ {"id":2,"key":"\\\\xfc9dbe4903fc0feeb76a81037a003eee","endpoint":"default","event_id":"evt_waiting","event_type":"comment.received","received_at":1799999995,"size":14,"part":0,"enqueue_token":"enqueue 2","due":1800000000,"delay":0,"key_lock":null,"token":null,"until":null,"lease":null,"attempt":0,"finished":null,"outstanding":null,"history":null}]');
 DELETE FROM hookonce.bodies;
 INSERT INTO hookonce.bodies OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::hookonce.bodies, E'[{"part":0,"id":1,"body":"\\\\x6576745f6665746368656400c3bf"}, 
  {"part":0,"id":2,"body":"\\\\x6576745f77616974696e6700c3bf"}]');
 DELETE FROM hookonce.body_part;
-INSERT INTO hookonce.body_part OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::hookonce.body_part, '[{"part":0,"since":1795889685.909675}]');
+INSERT INTO hookonce.body_part OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::hookonce.body_part, '[{"part":0,"since":1795890715.499641}]');
 DELETE FROM hookonce.pruned;
-INSERT INTO hookonce.pruned OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::hookonce.pruned, '[{"at":1795889685.918433}]');
+INSERT INTO hookonce.pruned OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::hookonce.pruned, '[{"at":1795890715.50046}]');
 DELETE FROM hookonce.dead;
 INSERT INTO hookonce.dead OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::hookonce.dead, E'[{"id":1,"key":"\\\\x9486d3f9329cc005b66064cefaff3494","endpoint":"default","event_id":"evt_dead","event_type":"comment.received","received_at":1799999995,"reason":"rejected","error":"the shop is closed","buried_at":1800000000,"kept":0,"body":"\\\\x6576745f6465616400c3bf","record":null,"token":null,"until":0,"lease":600,"attempt":1,"finished":["shop.answer"],"outstanding":["shop.greet"],"history":[[1, 1800000000.0, "the shop is closed"]]}, 
  {"id":2,"key":"\\\\x7d3dce260c0b50a59d0d36a02a04494f","endpoint":"default","event_id":"evt_kept","event_type":"comment.received","received_at":1799999995,"reason":"exhausted","error":"it failed","buried_at":1800003600,"kept":2,"body":"\\\\x6576745f6b65707400c3bf","record":null,"token":null,"until":0,"lease":600,"attempt":1,"finished":null,"outstanding":null,"history":[[1, 1800000000.0, "it failed"]]}]');
 DELETE FROM hookonce.handled;
 INSERT INTO hookonce.handled OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::hookonce.handled, E'[{"id":1,"key":"\\\\xc7d399af7f5b11c70b6384ef36e4a246","endpoint":"default","event_id":"evt_handled","event_type":"comment.received","received_at":1799999995,"finished":["shop.answer"],"handled_at":1800000000,"expires":1800259200,"size":14,"body":"\\\\x6576745f68616e646c656400c3bf"}]');
 DELETE FROM hookonce.handled_sizes;
-INSERT INTO hookonce.handled_sizes OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::hookonce.handled_sizes, '[{"endpoint":"default","slot":52,"events":1,"bytes":14}]');
+INSERT INTO hookonce.handled_sizes OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::hookonce.handled_sizes, '[{"endpoint":"default","slot":61,"events":1,"bytes":14}]');
 DELETE FROM hookonce.replay_batches;
 INSERT INTO hookonce.replay_batches OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::hookonce.replay_batches, '[{"endpoint":"default","handler":"shop.answer","generation":2,"plan":{"since_seconds": 3600.0, "where": ["data.platform=x"], "late": true},"started_at":1800000000,"finished_at":null}]');
 DELETE FROM hookonce.finishes;

@@ -29,7 +29,6 @@ CREATE TABLE hookonce.entries (
     due float8 NOT NULL,
     delay float8 NOT NULL,
     key_lock bytea,
-    is_parked bool NOT NULL DEFAULT false,
     token text,
     until float8,
     lease float8,
@@ -39,8 +38,9 @@ CREATE TABLE hookonce.entries (
     history json
 ) WITH (fillfactor = 45);
 CREATE INDEX entries_due ON hookonce.entries (endpoint, due, id);
-CREATE INDEX entries_key_lock ON hookonce.entries (key_lock, is_parked, id)
-WHERE key_lock IS NOT NULL;
+CREATE INDEX entries_key_lock ON hookonce.entries (key_lock)
+WHERE key_lock IS NOT NULL AND due < 'infinity';
+CREATE INDEX entries_parked ON hookonce.entries (key_lock, id) WHERE due = 'infinity';
 
 CREATE TABLE hookonce.bodies (
     part int2 NOT NULL,
