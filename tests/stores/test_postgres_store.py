@@ -24,6 +24,7 @@ from hookonce.stores.postgres import PostgresStore, bounds, reports, wake
 from hookonce.stores.postgres import store as store_module
 from hookonce.stores.postgres.claims import ClaimsTable
 from hookonce.stores.postgres.connection import exchange
+from hookonce.stores.postgres.inbox import TAKE_LONGER
 from hookonce.stores.postgres.schema import schema_sql
 from hookonce.stores.postgres.wire import rows
 from hookonce.stores.values import (
@@ -240,6 +241,28 @@ async def test_a_batch_has_a_largest_size(postgres: PostgresServer) -> None:
             await asyncio.gather(*asked)
             await asyncio.sleep(0)
             assert calls == [2, 2]
+
+
+async def test_slow_statements_leave_connections_to_the_calls_about_events(
+    postgres: PostgresServer,
+) -> None:
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    slow = (
+        (b"SELECT set_config('lock_timeout', '0', true)", ()),
+        (b"SELECT pg_advisory_xact_lock_shared(1)::text", ()),
+    )
+    async with aclosing(PostgresStore(postgres.url)) as store:
+        await store.open()
+        with psycopg.connect(postgres.url, autocommit=True) as connection:
+            connection.execute("SELECT pg_advisory_lock(1)")
+            asked = [
+                asyncio.create_task(store._session.ask(TAKE_LONGER, *slow, seconds=60))
+                for _ in range(8)
+            ]
+            await until(lambda: postgres.execute(waiting) == [(2,)])
+            key = delivery_key("default", "evt_1")
+            assert isinstance(await store.claim(key, new_token(), LEASE), Claimed)
+        await asyncio.gather(*asked)
 
 
 async def test_an_unreadable_record_is_set_aside(postgres: PostgresServer) -> None:

@@ -384,7 +384,7 @@ class Batches:
     async def _count_again(self, endpoint: str, room: Room) -> None:
         """Count the events of an inbox, while the batches use the last count."""
         try:
-            async with self._connections.connected() as connection:
+            async with self._connections.connected(is_slow=True) as connection:
                 await self._count(connection, endpoint, TAKE_LONGER)
         except (ServerError, psycopg.Error, OSError) as error:
             room.counted_at = self._loop.time()  # do not try again at once

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psycopg
@@ -35,6 +35,8 @@ _CONNECT_SECONDS = 3
 _USUAL: dict[str, Any] = {"fallback_application_name": "hookonce"}
 _CONNECT: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS}
 _MOST_CONNECTIONS = 4
+# Statements that may take a minute leave the other connections to the calls about events.
+_MOST_SLOW = 2
 
 
 async def exchange(connection: AsyncConnection[Any], statements: Sequence[Statement]) -> list[Any]:
@@ -102,14 +104,18 @@ class Connections:
         self._source = source
         self._idle: list[AsyncConnection[Any]] = []
         self._free = asyncio.Semaphore(_MOST_CONNECTIONS)
+        self._free_for_slow = asyncio.Semaphore(_MOST_SLOW)
 
     @asynccontextmanager
-    async def connected(self) -> AsyncIterator[AsyncConnection[Any]]:
+    async def connected(self, *, is_slow: bool = False) -> AsyncIterator[AsyncConnection[Any]]:
         """Lend a connection; afterwards roll back a transaction that the block has left open.
 
         After a broken exchange the connection is closed, because late results may still arrive.
+
+        Args:
+            is_slow: whether the block may take longer than a call about an event.
         """
-        async with self._free:
+        async with self._free_for_slow if is_slow else nullcontext(), self._free:
             connection = await self._take()
             is_good = False
             try:

@@ -122,11 +122,12 @@ class Session:
     ) -> T:
         """Do a call on a connection, and repeat it after a passing error; raises StoreError."""
         deadline = self._loop.time() + seconds
-        pause = _FIRST_PAUSE_SECONDS
+        is_slow, pause = seconds > CALL_SECONDS, _FIRST_PAUSE_SECONDS
+        connected = self._connections.connected
         while True:
             error: Exception
             try:
-                async with asyncio.timeout_at(deadline), self._connections.connected() as lent:
+                async with asyncio.timeout_at(deadline), connected(is_slow=is_slow) as lent:
                     if is_prepared:
                         await self.prepare(lent)
                     return await call(lent)
