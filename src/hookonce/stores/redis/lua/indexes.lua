@@ -172,8 +172,8 @@ local function handled_bytes(endpoint)
   return base .. ':hn:' .. endpoint
 end
 
--- The changes of this call to what an endpoint keeps: how many deliveries were added, by how many bytes, the largest
--- number of bytes, how long the deliveries are kept, and the latest start of an open batch of replays.
+-- The changes of this call to an endpoint's kept deliveries: how many were added, the change of their bytes, the limit
+-- of bytes, how long the deliveries are kept, and the latest start of an open batch of replays.
 local function handled_changes_of(endpoint)
   local changes = handled_changes[endpoint]
   if not changes then
