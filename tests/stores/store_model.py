@@ -175,7 +175,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.claims: dict[DeliveryKey, list[Claimed]] = {key: [] for key in DELIVERIES}
         self.kept: dict[DeliveryKey, Kept] = {}
         self.batches: dict[str, ReplayBatch] = {}
-        self.starts: dict[str, float] = {}  # the batches have their starts only approximately
+        self.starts: dict[str, float] = {}  # exact, unlike the starts in `batches`
         self.replays: set[Token] = set()
         self.tokens = 0
         self.is_aged = False

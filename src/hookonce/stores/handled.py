@@ -119,8 +119,8 @@ class HandledStore(Protocol):
         same event: the delivery that is kept first stays. After it has expired, a new delivery
         replaces it. A body that is larger than ``max_bytes`` is not kept.
 
-        The event counts as handled now, but never before the start of an open batch of replays: a
-        batch selects what was handled before its start, and the clock may have been set back.
+        The event counts as handled now, but never before the start of an open batch of replays. So
+        the batch does not select the event, even if the clock has been set back.
 
         Args:
             claim: the claim, even if it was lost.

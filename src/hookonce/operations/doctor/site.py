@@ -206,7 +206,7 @@ async def _address_finding(url: str) -> Finding:
         if refused.body.code == "webhook.url_private":
             found = "the address is not public, and most senders deliver only to public addresses"
         else:
-            found = "this is no https URL whose host name resolves, which most senders require"
+            found = "the URL is not https or its host name does not resolve; most senders refuse it"
         # If you check a server behind its proxy, a private address is not a fault.
         return note(check, found, fix)
     return fine(check, "https, and a public address")

@@ -31,7 +31,7 @@ async def a_batch_begins_now_and_is_open(bench: Bench) -> None:
 
 @with_handled
 async def a_batch_selects_only_what_was_handled_before_its_start(bench: Bench) -> None:
-    """Also if the clock is set back: what is handled later must not run again."""
+    """Events that are handled later stay out of the batch, even if the clock is set back."""
 
     async def handle(number: int) -> None:
         one = delivery(f"evt_{number}")
