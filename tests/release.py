@@ -224,7 +224,8 @@ def check_extra(extra: str, wheel: Path, folder: Path, without: Mapping[str, str
     """
     fresh = Environment.create(folder)
     fresh.install(f"hookonce[{extra}] @ {wheel.as_uri()}")
-    installed = {extra, *re.findall(r"[\w-]+", EXTRAS[extra][0].partition("[")[2])}
+    others = re.findall(r"hookonce\[([\w,-]+)\]", " ".join(EXTRAS[extra]))
+    installed = {extra, *",".join(others).split(",")}
     failed = fresh.failed_imports(*ALSO_PROMISED.get(extra, []))
     for module, message in failed.items():
         needed = extra_named_in(message)
@@ -251,6 +252,13 @@ def check_no_extra(wheel: Path, folder: Path) -> dict[str, str]:
 def extra_named_in(message: str) -> str | None:
     found = re.search(r"pip install 'hookonce\[(\w+)\]'", message)
     return found[1] if found else None
+
+
+def check_old_pip(wheel: Path, fresh: Environment) -> None:
+    """Resolve every extra with the last pip that reads `extra == "v1a"` as a version."""
+    fresh.install("pip==25.3")
+    everything = f"hookonce[{','.join(sorted(EXTRAS))}] @ {wheel.as_uri()}"
+    run(fresh.command("pip"), "install", "-q", "--dry-run", everything)
 
 
 def install_as_readme_says(wheel: Path, fresh: Environment) -> None:
@@ -428,6 +436,8 @@ def everything(scratch: Path, dist: Path, *, full: bool) -> None:
         with step(f"install hookonce[{extra}]"):
             check_extra(extra, built.wheel, scratch / extra, without)
 
+    with step("resolve all extras with pip 25.3"):
+        check_old_pip(built.wheel, Environment.create(scratch / "old-pip"))
     with step("install hookonce by the README's pip command"):
         install_as_readme_says(built.wheel, Environment.create(scratch / "readme"))
     stranger = Stranger(Environment(scratch / "all"), scratch / "elsewhere")

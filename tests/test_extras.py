@@ -1,9 +1,12 @@
 """A module whose optional package is missing names the extra to install."""
 
+import re
 import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.version import InvalidVersion, Version
 from support.deliveries import SECRET
 from support.processes import run_python
 
@@ -78,3 +81,13 @@ def test_another_missing_module_is_named_as_it_is() -> None:
 def test_every_extra_that_is_named_exists() -> None:
     extras = tomllib.loads(_PYPROJECT.read_text())["project"]["optional-dependencies"]
     assert {extra for _, _, extra in _MODULES} <= set(extras)
+
+
+def test_no_extra_is_compared_as_a_version() -> None:
+    """pip 24.1 to 25.3 reads the right side of a marker as a version if it can, and then fails."""
+    requirements = " ".join(requires("hookonce") or [])
+    extras = re.findall(r"extra == [\"']([^\"']+)", requirements)
+    assert "cli" in extras
+    for extra in extras:
+        with pytest.raises(InvalidVersion):
+            Version(extra)
