@@ -4,7 +4,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY .ci/metadata.py .ci/
 COPY src src
 RUN python -m venv /opt/hookonce \
-    && /opt/hookonce/bin/pip install --no-cache-dir '.[cli,redis,prometheus]'
+    && /opt/hookonce/bin/pip install --no-cache-dir '.[cli,redis,postgres,prometheus]'
 
 FROM python:3.13-slim
 COPY --from=build /opt/hookonce /opt/hookonce
