@@ -112,3 +112,12 @@ def test_the_scenario_of_a_written_test_is_that_of_the_report() -> None:
     assert namespace["SCENARIO"] == Scenario(
         list(report.scenario.events), list(report.scenario.faults), seed=3, channels=2
     )
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss+sentinel", "postgresql", "POSTGRES"])
+def test_a_written_test_holds_no_password_of_a_store(scheme: str) -> None:
+    report = replay(shop(), SCENARIO, store="memory://")
+    text = written_test(report, "shop:receiver", store=f"{scheme}://me:hunter2@there/events")
+    assert "hunter2" not in text
+    assert "import os\n" in text
+    assert 'store=os.environ["HOOKONCE_STORE"]' in text

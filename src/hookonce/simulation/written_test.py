@@ -15,6 +15,7 @@ from .simulation import Mode
 from .timeline import timeline
 
 _WIDTH = 88
+_WITHOUT_PASSWORD = ("memory:", "sqlite:")
 
 
 def written_test(
@@ -35,7 +36,8 @@ def written_test(
         report: a report of ``simulate``, ``replay`` or ``reduced``.
         receiver: the receiver, or the function that makes it, as ``MODULE:NAME``.
         check: the function that checks the effects, as ``MODULE:NAME``.
-        store: the URL of a store; by default SQLite in a temporary folder.
+        store: the URL of a store; by default SQLite in a temporary folder. The URL of a server may
+            contain a password, so the test reads it from the variable HOOKONCE_STORE instead.
         mode: where handlers run.
         needs_secrets: whether the module needs secrets in the environment when it is imported.
 
@@ -44,14 +46,16 @@ def written_test(
     """
     scenario = recorded(report).scenario
     arguments = [_expression(receiver), "SCENARIO"]
+    reads_store = store is not None and not store.lower().startswith(_WITHOUT_PASSWORD)
     if store is not None:
-        arguments.append(f"store={_text(store)}")
+        given = 'os.environ["HOOKONCE_STORE"]' if reads_store else _text(store)
+        arguments.append(f"store={given}")
     if mode is not Mode.AS_IT_IS:
         arguments.append(f"mode=Mode.{mode.name}")
     if check is not None:
         arguments.append(f"check={_expression(check)}")
     lines = [_docstring(timeline(report)), ""]
-    if needs_secrets:
+    if needs_secrets or reads_store:
         lines += ["import os", ""]
     lines += _imports(scenario, uses_mode=mode is not Mode.AS_IT_IS)
     if needs_secrets:
