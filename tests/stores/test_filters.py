@@ -79,6 +79,14 @@ def test_a_body_without_the_field_meets_no_condition_and_raises_nothing(body: by
     assert EventFilter().passes(body)
 
 
+def test_a_condition_reads_lists_of_any_depth() -> None:
+    nested: list[Any] = ["summer"]
+    for _ in range(100_000):
+        nested = [nested, "winter"]
+    assert Condition.parse("data=summer").is_met({"data": nested})
+    assert not Condition.parse("data=spring").is_met({"data": nested})
+
+
 def test_all_conditions_must_be_met() -> None:
     body = json.dumps(BODY).encode()
     assert EventFilter(where=("type=post.published", "data.count=3")).passes(body)

@@ -171,9 +171,13 @@ async def passing(
 
 def _elements(values: Sequence[object]) -> list[Any]:
     """Flatten nested lists: return the values with each list replaced by its elements."""
-    found: list[Any] = []
-    for value in values:
-        found += _elements(value) if isinstance(value, list) else [value]
+    found, waiting = [], list(values)
+    while waiting:  # no recursion: the sender decides how deep the lists are
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting += value
+        else:
+            found.append(value)
     return found
 
 
