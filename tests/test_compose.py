@@ -86,7 +86,7 @@ def test_containers_get_the_time_that_an_orderly_end_takes() -> None:
 
 def test_the_image_has_what_its_commands_import() -> None:
     [extras] = re.findall(r"pip install .*'\.\[(.*)\]'", (ROOT / "Dockerfile").read_text())
-    assert {"cli", "redis", "prometheus"} == set(extras.split(","))
+    assert {"cli", "redis", "postgres", "prometheus"} == set(extras.split(","))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
 
