@@ -35,7 +35,7 @@ from .bounds import DueBounds
 from .claims import ClaimsTable
 from .connection import Statement, exchange
 from .faults import ServerError
-from .parking import Parking, has_entry, is_held
+from .parking import Parking, has_entry, has_parked, is_held
 from .records import load_names
 from .schema import NOW
 from .wire import (
@@ -91,11 +91,7 @@ _WITH_KEY_LOCKS = {
     "given": f"""(
         SELECT g.*, CASE WHEN key_lock IS NOT NULL AND (
             row_number() OVER (PARTITION BY key_lock ORDER BY number) > 1
-            OR EXISTS (
-                SELECT FROM {{schema}}.entries AS p
-                WHERE p.key_lock = g.key_lock AND p.due = 'infinity'
-            )
-            OR {has_entry("g.key_lock", NOW)}
+            OR {has_parked("g.key_lock")} OR {has_entry("g.key_lock", NOW)}
         ) THEN 'infinity'::float8 END AS parked FROM given AS g JOIN new USING (key)
     ) AS given""",
     "results": "key, CASE WHEN due = 'infinity' THEN key_lock END",

@@ -2,7 +2,8 @@
 
 A key lock is in use while an entry that needs it is due or fetched, and while an attempt holds it.
 An enqueue or a fetch that finds the key lock of an entry in use parks the entry: its ``due`` is
-infinite, so no fetch reads it again. When the use ends, the first parked entry becomes due.
+infinite, so no fetch reads it again. When the use ends, the first parked entry becomes due. A new
+entry is also parked behind parked entries, so that it does not overtake them.
 
 Two transactions that run at once do not see each other: one may park an entry while the other ends
 the use. So each of them looks at the key lock again after its commit, with ``Parking.wake``, and
@@ -30,6 +31,13 @@ _KEY_LOCKS_AT_ONCE = 1_000
 # A process looks at key locks for at most this part of its time.
 _PATIENCE = 20
 
+# The first parked entry of a key lock, or of a later one. With the condition `=` the server would
+# rather search the whole table, if its statistics know only one key lock.
+_FIRST_PARKED = """
+SELECT {columns} FROM {{schema}}.entries AS p WHERE p.due = 'infinity' AND p.key_lock {from_}
+ORDER BY p.key_lock, p.id LIMIT 1
+"""
+
 
 def has_entry(key_lock: str, now: str) -> str:
     """Return the SQL condition that an entry that needs the key lock is due or fetched."""
@@ -47,29 +55,31 @@ def is_held(key_lock: str, now: str) -> str:
     )"""
 
 
+def has_parked(key_lock: str) -> str:
+    """Return the SQL condition that the key lock has a parked entry."""
+    first = _FIRST_PARKED.format(columns="p.key_lock", from_=f">= {key_lock}")
+    return f"({first}) = {key_lock}"
+
+
 def _in_use(key_lock: str) -> str:
     return f"({has_entry(key_lock, NOW)} OR {is_held(key_lock, NOW)})"
 
 
 _WAKE = f"""
 UPDATE {{schema}}.entries AS e SET due = {NOW}, delay = 0
-FROM (
-    SELECT next.id FROM unnest($2::bytea[]) AS freed (key_lock) CROSS JOIN LATERAL (
-        SELECT id FROM {{schema}}.entries AS p
-        WHERE p.key_lock = freed.key_lock AND p.due = 'infinity'
-        ORDER BY p.id LIMIT 1 FOR NO KEY UPDATE
-    ) AS next WHERE NOT {_in_use("freed.key_lock")}
-) AS first WHERE e.id = first.id RETURNING e.endpoint
-"""
-_NEXT_PARKED = """
-SELECT p.key_lock FROM {{schema}}.entries AS p WHERE p.due = 'infinity' AND p.key_lock > {after}
-ORDER BY p.key_lock LIMIT 1
+FROM unnest($2::bytea[]) AS freed (key_lock) CROSS JOIN LATERAL (
+    {_FIRST_PARKED.format(columns="p.id, p.key_lock", from_=">= freed.key_lock")}
+) AS first
+WHERE e.id = first.id AND first.key_lock = freed.key_lock AND e.due = 'infinity'
+  AND NOT {_in_use("freed.key_lock")}
+RETURNING e.endpoint
 """
 _WALK = f"""
 WITH RECURSIVE walked AS (
-    SELECT ({_NEXT_PARKED.format(after="$2::bytea")}) AS key_lock
+    SELECT ({_FIRST_PARKED.format(columns="p.key_lock", from_="> $2::bytea")}) AS key_lock
     UNION ALL
-    SELECT ({_NEXT_PARKED.format(after="w.key_lock")}) FROM walked AS w WHERE w.key_lock IS NOT NULL
+    SELECT ({_FIRST_PARKED.format(columns="p.key_lock", from_="> w.key_lock")})
+    FROM walked AS w WHERE w.key_lock IS NOT NULL
 )
 SELECT key_lock, {_in_use("found.key_lock")}
 FROM (SELECT key_lock FROM walked LIMIT $3::int8) AS found WHERE key_lock IS NOT NULL
