@@ -552,6 +552,22 @@ async def test_a_delivery_that_is_kept_is_completed_and_kept_in_one_commit(
     assert server.execute("SELECT 1 FROM hookonce.finishes") == []
 
 
+async def test_the_replay_of_a_handled_event_is_completed_by_the_commit(
+    psycopg_bench: Bench[Any], server: PostgresServer
+) -> None:
+    store = Watched(server.url)
+    receiver = Receiver(secrets=SECRET, store=store, keep_handled=timedelta(days=1))
+    add_handlers(receiver, psycopg_bench, "book", "count")
+    async with receiver:
+        assert answer_of(await deliver(receiver, comment())) == (200, "handled")
+        batch = await receiver.handled.open_batch(handler="book")
+        assert [one.reason async for one in receiver.handled.replay_all(batch)] == ["handled"]
+        assert len(await receiver.handled.list()) == 1
+    assert sorted(rows_of(psycopg_bench)) == ["book", "book", "count"]
+    assert store.seen == [Known.IN_FLIGHT, Known.DONE]
+    assert server.execute("SELECT 1 FROM hookonce.finishes") == []
+
+
 def add_handlers(receiver: Receiver, bench: Bench[Any], *names: str) -> None:
     """Register handlers within the ledger; each writes its own name."""
     for name in names:
