@@ -1,10 +1,13 @@
 """An id of the longest allowed length is handled once, listed and shown by every store."""
 
 import logging
+from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
-from hookonce import Inbox, Receiver, Reject
+from hookonce import Context, Inbox, Receiver, Reject
+from hookonce.clock import Clock, system_clock
 from hookonce.events import CommentReceived
 from hookonce.stores.protocols import InboxStore, Store
 from hookonce.stores.values import delivery_key
@@ -74,3 +77,35 @@ async def test_an_event_with_a_long_id_waits_in_the_inbox_once(
     for reason in ("stored", "duplicate"):
         assert (await receiver.handle(request.body, request.headers)).reason == reason
     assert await keeping_store.entry(delivery_key("default", "\u00e9" * LONGEST)) is not None
+
+
+@pytest.mark.parametrize("event_id", ["\u00e9" * LONGEST, "evt:1 %25/\U0001f600"])
+async def test_an_odd_handled_event_is_replayed_and_so_is_its_failed_replay(
+    keeping_store: Store, clock: Clock, pass_time: Callable[[float], None], event_id: str
+) -> None:
+    name = "shop.book/1.2.3 " + "h" * 180
+    generations: list[int] = []
+    receiver = Receiver(
+        secrets=SECRET, store=keeping_store, keep_handled=timedelta(days=365), clock=clock
+    )
+
+    @receiver.on(CommentReceived, name=name)
+    async def book(event: CommentReceived, context: Context) -> None:
+        assert event.id == event_id
+        generations.append(context.generation)
+        if len(generations) == 2:
+            raise Reject("not yet")
+
+    skew = system_clock() - clock()
+    event = make_event(CommentReceived, event_id=event_id)
+    request = signed_request(event, SECRET, skew=skew)
+    assert (await receiver.handle(request.body, request.headers)).reason == "handled"
+    pass_time(1)
+    batch = await receiver.handled.open_batch(handler=name, late=True)
+    assert [one.reason async for one in receiver.handled.replay_all(batch)] == ["rejected"]
+    (letter,) = await receiver.dead.list(handler=name)
+    assert letter.outstanding == {name}
+    assert (await receiver.dead.replay(letter.delivery.event_id)).reason == "handled"
+    assert generations == [0, 1, 1]
+    assert await receiver.handled.remaining(batch) == []
+    assert (await receiver.handle(request.body, request.headers)).reason == "duplicate"
