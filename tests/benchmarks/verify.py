@@ -20,7 +20,7 @@ from hookonce import Receiver, VerificationError, Verifier, sign, verify
 from hookonce.clock import system_clock
 from hookonce.events import CommentReceived
 from hookonce.samples.events import event_body
-from hookonce.verification.headers import signed_parts
+from hookonce.verification.headers import DeliveryHeaders, signed_parts
 from hookonce.verification.secrets import new_key_pair, new_secret
 from hookonce.verification.signature import matcher
 
@@ -86,7 +86,7 @@ def _accepted(size_name: str, size: int, *, is_quick: bool) -> list[Result]:
     of_a_server = _OTHER_HEADERS | headers
     raw_of_a_server = _raw(of_a_server)
     prefix = f"{MESSAGE_ID}.{headers['webhook-timestamp']}.".encode()
-    signatures = (headers["webhook-signature"].encode(),)
+    signatures = DeliveryHeaders.parse(headers).signatures
     kept = matcher(secret)
     verifier = Verifier(secret)
     subjects: dict[str, Subject] = {
@@ -119,7 +119,7 @@ def _built_up(size_name: str, size: int, *, is_quick: bool) -> list[Result]:
     headers = sign(secret, MESSAGE_ID, body)
     raw = _raw(headers)
     prefix = f"{MESSAGE_ID}.{headers['webhook-timestamp']}.".encode()
-    expected = (headers["webhook-signature"].encode(),)
+    expected = DeliveryHeaders.parse(headers).signatures
     kept = matcher(secret)
     verifier = Verifier(secret)
 

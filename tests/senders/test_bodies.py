@@ -294,6 +294,58 @@ def test_headers_that_no_sender_sends_are_refused_though_the_library_takes_them(
         assert caught.value.reason == reason
 
 
+BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+
+# The guide's page on senders lists these headers too.
+@pytest.mark.parametrize(
+    ("header", "change", "libraries", "reason"),
+    [
+        ("timestamp", lambda text: f"+{text}", ALL[1:], "malformed_timestamp"),
+        ("timestamp", lambda text: f"{text}.5", ALL[1:], "malformed_timestamp"),
+        ("signature", lambda text: f"{text[:9]}*{text[9:]}", ALL[1:], "no_matching_signature"),
+        (
+            "signature",
+            lambda text: f"{text[:-2]}{BASE64[BASE64.index(text[-2]) ^ 1]}=",
+            ALL[1:],
+            "no_matching_signature",
+        ),
+        ("signature", lambda text: text.removeprefix("v1,"), ALL[:1], "no_matching_signature"),
+        ("signature", lambda text: f"v1,x\t{text}", ALL[:1], "no_matching_signature"),
+    ],
+)
+def test_a_changed_spelling_is_refused_though_the_library_takes_it(
+    header: str,
+    change: Callable[[str], str],
+    libraries: Sequence[tuple[Sender, Library]],
+    reason: str,
+) -> None:
+    for sender, library in libraries:
+        headers = sign(SECRET, "msg_1", RESPONSE, sender=sender)
+        name = f"{sender.headers[0]}-{header}"
+        headers[name] = change(headers[name])
+        library(RESPONSE, headers)
+        with pytest.raises(VerificationError) as caught:
+            unwrap(RESPONSE, headers, SECRET, sender=sender)
+        assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize("moved", [["svix-id"], ["svix-timestamp", "svix-signature"], []])
+def test_two_families_are_not_mixed_as_svixs_library_mixes_them(moved: list[str]) -> None:
+    headers = sign(SECRET, "msg_1", EXHAUSTED, sender=svix)
+    if moved:
+        headers = {
+            name.replace("svix", "webhook") if name in moved else name: value
+            for name, value in headers.items()
+        }
+    else:
+        headers |= sign(SECRET, "msg_2", EXHAUSTED)
+    by_svix(EXHAUSTED, headers)
+    with pytest.raises(VerificationError) as caught:
+        unwrap(EXHAUSTED, headers, SECRET, sender=svix)
+    assert caught.value.reason == "conflicting_headers"
+
+
 # The guide's page on senders lists these bodies with the reasons.
 REFUSED_BEYOND = [
     (openai, by_openai, {"type": "response.completed"}, "created_at"),
@@ -309,6 +361,12 @@ REFUSED_BEYOND = [
     (svix, by_svix, {"type": "invoice.paid", "invoiceId": "inv_98765"}, "data"),
     (standard, by_standard, {"type": "contact.created", "data": {}}, "timestamp"),
     (standard, by_standard, {"type": "contact.created", "timestamp": 1, "id": "x"}, "data"),
+    *(
+        (sender, library, {**json.loads(RESPONSE), "timestamp": 1, "type": 5}, "type")
+        for sender, library in ALL
+    ),
+    (openai, by_openai, {**json.loads(RESPONSE), "created_at": "soon"}, "created_at"),
+    (standard, by_standard, {**json.loads(CONTACT), "timestamp": "soon"}, "timestamp"),
 ]
 
 
@@ -322,6 +380,31 @@ def test_a_body_without_what_dispatch_needs_is_refused_though_the_library_takes_
     with pytest.raises(PayloadError) as caught:
         unwrap(sent, headers, SECRET, sender=sender)
     assert caught.value.field == field
+
+
+DEEP = RESPONSE.replace(b'"type"', b'"deep": ' + b"[" * 300 + b"]" * 300 + b', "type"')
+
+
+@pytest.mark.parametrize("body", [b"[]", DEEP])
+@pytest.mark.parametrize(("sender", "library"), ALL)
+def test_an_event_is_an_object_of_moderate_depth(
+    sender: Sender, library: Library, body: bytes
+) -> None:
+    headers = sign(SECRET, "msg_1", body, sender=sender)
+    library(body, headers)
+    with pytest.raises(PayloadError):
+        unwrap(body, headers, SECRET, sender=sender)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le"])
+@pytest.mark.parametrize(("sender", "library"), ALL[:2])
+def test_an_event_is_utf_8_without_a_mark(sender: Sender, library: Library, encoding: str) -> None:
+    body = RESPONSE.decode().encode(encoding)
+    headers = sign(SECRET, "msg_1", body, sender=sender)
+    library(body, headers)
+    with pytest.raises(PayloadError) as caught:
+        unwrap(body, headers, SECRET, sender=sender)
+    assert caught.value.fault is PayloadFault.NOT_JSON
 
 
 def test_svix_takes_any_bytes_but_an_event_is_json() -> None:
