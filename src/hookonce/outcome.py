@@ -67,7 +67,7 @@ class Outcome:
         reply: the JSON that answers a sender's challenge; None for every other delivery.
 
     Raises:
-        ValueError: the sender would punish the status.
+        ValueError: the status is a redirect or 410.
     """
 
     status: int
@@ -77,7 +77,10 @@ class Outcome:
 
     def __post_init__(self) -> None:
         if is_punished(self.status):
-            raise ValueError(f"no delivery is answered {self.status}: the sender would punish it")
+            raise ValueError(
+                f"a delivery must not be answered {self.status}: it would fail, or disable the"
+                " endpoint"
+            )
 
     @property
     def body(self) -> bytes:

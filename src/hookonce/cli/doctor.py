@@ -61,9 +61,9 @@ _STYLES = {Level.OK: "green", Level.NOTE: "", Level.WARNING: "yellow", Level.FAU
     "--user",
     "user_name",
     metavar="NAME",
-    help="For root: the service's user, whose rights to read the secrets and write the store the"
-    " doctor checks. By default the user of a process that has the store open, or else the owner of"
-    " the store's folder.",
+    help="For root: the service's user. The doctor checks that this user may read the secrets and"
+    " write the store. By default the user of a process that has the store open, or else the owner"
+    " of the store's folder.",
 )
 @factory_option
 @json_option

@@ -30,7 +30,7 @@ _NOT_UNIQUE = (
     " endpoint, event_id and handler, as `hookonce ledger sql` prints it"
 )
 _NOT_NEWER = (
-    "would let events pass that come too late: its table of watermarks is old, or not a ledger's;"
+    "would not skip events that come too late: its table of watermarks is old, or not a ledger's;"
     " make it as `hookonce ledger sql` prints it"
 )
 _NOT_UNDONE = (

@@ -137,12 +137,12 @@ class Trials:
         if handler.ledger is None and not for_real:
             raise ValueError(
                 f"{name} runs without a ledger, so nothing can roll its effects back; register it"
-                " with within=…, or ask for a run for real"
+                " with within=…, or let the effects happen with for_real=True"
             )
         if handler.ledger is not None and for_real:
             raise ValueError(
-                f"{name} runs within a ledger, so a trial is rolled back; for a run for real,"
-                " replay its events"
+                f"{name} runs within a ledger, so a trial is rolled back; leave out for_real, or"
+                " replay the handled events"
             )
         return handler
 

@@ -105,4 +105,4 @@ async def expect_not_held(ledger: Any, transaction: Any, effect: Effect) -> None
         is_held = await ledger.holds(transaction, effect)
     except Exception:  # noqa: BLE001 - the rule accepts any error
         is_held = False
-    expect(not is_held, "a row counts as held that this transaction has not inserted")
+    expect(not is_held, "a row that this transaction has not inserted counts as held")

@@ -219,7 +219,7 @@ async def pruning_leaves_a_watermark_that_is_being_advanced(bench: Bench[Any]) -
     await asyncio.wait_for(prune(bench.ledger), PATIENCE_SECONDS)
     await attempt
     late = await _dated(bench, 1, key_lock).perform()
-    expect(late is Performed.STALE, "a watermark was deleted that had just been advanced")
+    expect(late is Performed.STALE, "a watermark that had just been advanced was deleted")
 
 
 WATERMARK_RULES: tuple[Rule, ...] = (
