@@ -234,7 +234,7 @@ async def measure(
                 [(wal,)] = server.execute(
                     "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), %s)::int8", start
                 )
-                await asyncio.sleep(1.5)  # until the server's processes have told their counts
+                await asyncio.sleep(1.5)  # until the server has counted the rows
                 [(dead, tables, indexes)] = server.execute(_SIZES, schema)
             after = await flow.run(events // 5)
     finally:

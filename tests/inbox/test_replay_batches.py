@@ -180,7 +180,7 @@ async def test_a_time_since_which_events_were_handled_is_a_filter(shop: Shop) ->
 
 
 async def test_the_time_at_which_an_event_was_handled_selects_the_event(shop: Shop) -> None:
-    """As in a listing, although ``handled_at`` may be rounded up to a whole microsecond."""
+    """A batch since ``handled_at`` selects the event, even if ``handled_at`` was rounded up."""
     shop.clock.advance(1 - shop.clock() % 1 + 0.0000007)
     async with shop.receiver:
         await shop.handle("evt_1")

@@ -58,7 +58,7 @@ def receiver_of(sender: Sender, store: str, handled: Counter[tuple[str, str]]) -
 
     @receiver.on("*", name="count")
     async def count(event: Event[Any]) -> None:
-        await asyncio.sleep(0)  # let copies of the event arrive meanwhile
+        await asyncio.sleep(0)  # let copies of the event arrive during the handler
         handled[sender.name, event.id] += 1
 
     return receiver
