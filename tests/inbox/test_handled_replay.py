@@ -107,7 +107,9 @@ async def test_a_handler_sees_that_its_event_is_replayed(shop: Shop) -> None:
     assert again.effect == first.effect._replace(generation=1)
 
 
-async def test_a_replay_that_fails_is_a_dead_letter_with_one_handler(shop: Shop) -> None:
+async def test_a_replay_that_fails_is_a_dead_letter_with_one_handler(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
     async with shop.receiver:
         await deliver(shop.receiver, comment("evt_1"))
         shop.error = RuntimeError("the shop is closed")
@@ -121,6 +123,11 @@ async def test_a_replay_that_fails_is_a_dead_letter_with_one_handler(shop: Shop)
         assert dead.attempts == 3
         assert dead.reason is DeadReason.EXHAUSTED
         assert dead.outstanding == {"shop.book"}
+        assert [line.rpartition("; ")[2] for line in caplog.messages] == [
+            "the replay is tried again",
+            "the replay is tried again",
+            "it is a dead letter now, as exhausted",
+        ]
         assert answer_of(await deliver(shop.receiver, comment("evt_1"))) == DUPLICATE
         shop.error = None
         assert answer_of(await shop.receiver.dead.replay("evt_1.1.shop.book")) == HANDLED

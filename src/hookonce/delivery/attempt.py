@@ -286,7 +286,8 @@ class Attempt:
         only_waits = isinstance(settlement, Defer) and not settlement.counts
         if waits is not None and only_waits and is_held:
             await waits.join_queues()
-        then = what_follows(settlement) if is_held else "another attempt follows"
+        generation = self._origin.generation
+        then = what_follows(settlement, generation) if is_held else "another attempt follows"
         await report_failures(
             self.handling, report, is_final=isinstance(settlement, Bury), then=then
         )

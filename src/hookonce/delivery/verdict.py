@@ -291,11 +291,11 @@ def _until_acquired(waits: Sequence[NotAcquired]) -> Outcome:
     return later(waits[0].reason, max(known, default=None))
 
 
-def what_follows(settlement: AfterFailure) -> str:
+def what_follows(settlement: AfterFailure, generation: int) -> str:
     """Return what happens to the event now, as text for an operator."""
     match settlement:
         case Release():
-            return "the sender delivers it again"
+            return "the replay is tried again" if generation else "the sender delivers it again"
         case Defer():
             return f"next attempt in {settlement.after_seconds:.0f} s"
         case Bury():
