@@ -36,7 +36,7 @@ _MODULES = (
 )
 """The modules with the commands; each command has the name of its module.
 
-The names of the module and of the function of ``try`` end in an underscore: it is a keyword."""
+The module and the function of ``try`` have an underscore after the name, which is a keyword."""
 
 
 class _Commands(click.Group):

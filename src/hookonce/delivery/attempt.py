@@ -279,7 +279,7 @@ class Attempt:
         if waits is not None and isinstance(settlement, Defer) and settlement.counts:
             await waits.leave_queues()
         is_held = await self._record(settlement) is Ownership.HELD
-        if self.has_the_event:  # `_answer_unrecorded` has answered for a late attempt
+        if self.has_the_event:  # otherwise `_answer_unrecorded` has given the answer
             self.answer.give(outcome := settlement.outcome if is_held else _CLAIMED_SINCE)
             notify_end(self.lease, outcome, settlement if is_held else None)
         self.let_go()

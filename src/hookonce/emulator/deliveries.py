@@ -124,7 +124,7 @@ class Deliveries:
             kept_since = self._timeline.now - self._timeline.span(self._rules.log_seconds)
             while self._rows and (row := next(iter(self._rows.values()))).created_at < kept_since:
                 if row.status is DeliveryStatus.PENDING:
-                    break  # keep a pending delivery; at a high --speed it may be this old
+                    break  # at a high --speed, a delivery of this age may still be pending
                 del self._rows[row.id]
         # The search reads every row. To search seldom, wait until the log is a tenth too long.
         if len(self._rows) > 1.1 * _LOGGED:

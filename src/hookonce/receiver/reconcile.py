@@ -337,8 +337,8 @@ async def _excused(
 def _was_ignored(delivery: WebhookDelivery, spans: Sequence[Span], patience_seconds: float) -> bool:
     """Return whether an event was delivered while its type was ignored.
 
-    A span ends when the last ignored delivery arrives. The sender notes the answer later: at most
-    by the time for which the sender waits for an answer.
+    A span ends when the last ignored delivery arrives. The sender records the answer later, but no
+    later than it waits for an answer.
     """
     if delivery.delivered_at is None:
         return False

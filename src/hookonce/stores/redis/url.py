@@ -167,7 +167,7 @@ def _one(
 
 
 def _check(connection_class: type[AbstractConnection], settings: dict[str, Any]) -> None:
-    """Refuse options that redis-py does not accept, by creating a connection without opening it."""
+    """Create a connection without opening it, to refuse options that redis-py does not accept."""
     known = [*_OWN, *_parameters(connection_class)]
     for name in sorted(settings):
         if name not in known:
