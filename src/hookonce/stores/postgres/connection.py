@@ -35,7 +35,8 @@ _CONNECT_SECONDS = 3
 _USUAL: dict[str, Any] = {"fallback_application_name": "hookonce"}
 _CONNECT: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS}
 _MOST_CONNECTIONS = 4
-# Statements that may take a minute leave the other connections to the calls about events.
+# At most this many connections run statements that may take a minute. The other connections are for
+# calls about events.
 _MOST_SLOW = 2
 
 

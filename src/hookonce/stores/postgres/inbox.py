@@ -1,8 +1,8 @@
 """The inbox in PostgreSQL: statements over many events at once.
 
-An entry may be fetched from its ``due`` time on, the time of the enqueue or the end of a backoff,
-unless it has a lease, which ends at ``until``. So the event of a killed worker can be fetched again
-without a further step.
+An entry may be fetched from its ``due`` time on, which is the time of the enqueue or the end of a
+backoff, unless it has a lease that has not ended (``until``). So the event of a killed worker can
+be fetched again without a further step.
 
 A fetch leaves ``due`` as it is, so no index changes (a HOT update), and the fetched entries are the
 first ones of the index on ``due``: a fetch skips them. A heartbeat moves ``due`` to the end of the

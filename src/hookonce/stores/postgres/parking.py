@@ -28,11 +28,11 @@ PARKED_SECONDS = 30.0
 until a parked entry is due."""
 
 _KEY_LOCKS_AT_ONCE = 1_000
-# A process looks at key locks for at most this part of its time.
+# The pause between two steps of `walk` is this many times as long as a step.
 _PATIENCE = 20
 
-# The first parked entry of a key lock, or of a later one. With the condition `=` the server would
-# rather search the whole table, if its statistics know only one key lock.
+# Finds the first parked entry of a key lock, or of the next key lock that has parked entries. With
+# the condition `=`, the server would search the whole table if its statistics show only one lock.
 _FIRST_PARKED = """
 SELECT {columns} FROM {{schema}}.entries AS p WHERE p.due = 'infinity' AND p.key_lock {from_}
 ORDER BY p.key_lock, p.id LIMIT 1
