@@ -19,8 +19,9 @@ from hookonce.operations.inspector.models import model_of
 from hookonce.operations.inspector.redactor import Redactor
 from hookonce.routing.table import HandlerTable
 from hookonce.stores.memory import MemoryStore
-from hookonce.stores.protocols import Store, Wrapped
+from hookonce.stores.protocols import Store
 from hookonce.stores.values import DeadReason, Ownership
+from hookonce.stores.wrapped import Wrapped
 from hookonce.testing import event_body, make_event, signed_request
 from hookonce.watching.records import DeliveryAnswered, EventBuried, Observer
 

@@ -15,9 +15,10 @@ from support.waiting import until, until_async
 
 from hookonce import Inbox, Limits, Receiver
 from hookonce.inbox import prefetch
-from hookonce.stores.protocols import InboxStore, WrappedInbox
+from hookonce.stores.protocols import InboxStore
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Delivery, Entry, new_token
+from hookonce.stores.wrapped import WrappedInbox
 from hookonce.testing import event_body
 
 pytestmark = pytest.mark.anyio

@@ -23,8 +23,8 @@ from hookonce.events import CommentReceived
 from hookonce.simulation.virtual_loop import VirtualLoop, run_virtually
 from hookonce.stores.handled import Keeping
 from hookonce.stores.memory import MemoryStore
-from hookonce.stores.protocols import WrappedHandled
 from hookonce.stores.values import Claimed, Delivery, Known, new_token
+from hookonce.stores.wrapped import WrappedHandled
 
 T = TypeVar("T")
 

@@ -33,9 +33,10 @@ from hookonce.events import (
 from hookonce.http.app import Receive, Scope, Send
 from hookonce.receiver import Gap, Reconciliation, Verdict, Why
 from hookonce.stores.memory import MemoryStore
-from hookonce.stores.protocols import Store, Wrapped
+from hookonce.stores.protocols import Store
 from hookonce.stores.sqlite import SQLiteStore
 from hookonce.stores.values import Claimed, delivery_key, new_token
+from hookonce.stores.wrapped import Wrapped
 from hookonce.testing import make_event
 
 pytestmark = pytest.mark.anyio

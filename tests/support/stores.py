@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from hookonce.errors import StoreError
-from hookonce.stores.protocols import Store, Wrapped, WrappedInbox
+from hookonce.stores.protocols import Store
+from hookonce.stores.wrapped import Wrapped, WrappedInbox
 
 __all__ = ["FaultyInboxStore", "FaultyStore"]
 

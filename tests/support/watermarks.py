@@ -14,8 +14,9 @@ from typing import Any, TypeVar, cast
 from hookonce.errors import StoreError
 from hookonce.events import Event
 from hookonce.routing.keyed import watermark_of
-from hookonce.stores.protocols import Store, WrappedInbox
+from hookonce.stores.protocols import Store
 from hookonce.stores.values import KeyLock, Watermark
+from hookonce.stores.wrapped import WrappedInbox
 
 from .stores import FaultyStore
 

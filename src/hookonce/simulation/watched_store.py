@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..stores.protocols import InboxStore, Store, WrappedHandled, WrappedInbox
+from ..stores.protocols import InboxStore, Store
 from ..stores.values import Batch, Token
+from ..stores.wrapped import WrappedHandled, WrappedInbox
 from .virtual_loop import VirtualLoop
 
 T = TypeVar("T")
