@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from hookonce import verify
-from hookonce.cli.attempts import Tally
+from hookonce.cli.attempts import EmulationCounts
 from hookonce.cli.emulation import Emulation
 from hookonce.cli.output import Output
 from hookonce.emulator import EmulatedService
@@ -146,7 +146,7 @@ def test_the_secrets_file_keeps_the_two_newest_written_secrets(tmp_path: Path) -
     real.write_text(f"# mine\n{SECRET}\n")
     real.chmod(0o640)
     link.symlink_to(real)
-    rotations = Emulation(Output(as_json=True), Tally(), link)
+    rotations = Emulation(Output(as_json=True), EmulationCounts(), link)
     written = [new_secret() for _ in range(4)]
     for secret in written:
         rotations.write_secret(secret)
@@ -166,7 +166,7 @@ def test_a_secret_that_cannot_be_written_leaves_no_temporary_file(
     file = tmp_path / "secrets"
     file.write_text(f"{SECRET}\n")
     monkeypatch.setattr("hookonce.cli.secrets_file.os.rename", fail)
-    Emulation(Output(as_json=True), Tally(), file).write_secret(new_secret())
+    Emulation(Output(as_json=True), EmulationCounts(), file).write_secret(new_secret())
     assert list(tmp_path.iterdir()) == [file]
     assert file.read_text() == f"{SECRET}\n"
 

@@ -11,7 +11,7 @@ from support.waiting import until
 
 from hookonce import Limits, Receiver
 from hookonce.events import CommentReceived
-from hookonce.http.body import BodyBudget, PartialBody, RefusedError, read_rest
+from hookonce.http.body import BodyBudget, PartialBody, RequestRefusedError, read_rest
 from hookonce.testing import SignedRequest, make_event, signed_request
 from hookonce.verification.secrets import new_secret
 from hookonce.watching.records import DeliveryAnswered, Observer
@@ -84,7 +84,7 @@ async def test_the_rest_of_an_evicted_body_evicts_no_other_body() -> None:
         budget.hold(quick)
         return {"type": "http.request", "body": b"789", "more_body": True}
 
-    with pytest.raises(RefusedError, match="overloaded"):
+    with pytest.raises(RequestRefusedError, match="overloaded"):
         await read_rest(receive, 100, slow, budget)
     assert slow.is_evicted
     assert not quick.is_evicted

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from hookonce.stores import life
-from hookonce.stores.life import NEW, DeadLetterRecord, Moment, Queued, Record
+from hookonce.stores.life import NEW, DeadLetterRecord, InboxEntry, Moment, Record
 from hookonce.stores.values import (
     INTERRUPTED,
     Claimed,
@@ -64,13 +64,13 @@ def kept() -> tuple[Claimed, Record]:
 
 
 def test_an_enqueued_event_is_due_at_once() -> None:
-    assert waiting().queued == Queued(OTHER, START.now, 0.0)
+    assert waiting().queued == InboxEntry(OTHER, START.now, 0.0)
 
 
 def test_an_event_enqueued_during_an_attempt_is_due_when_its_lease_ends() -> None:
     _, record = claimed()
     _, record = life.enqueue(record, later(10), OTHER)
-    assert record.queued == Queued(OTHER, START.now + LEASE, LEASE - 10)
+    assert record.queued == InboxEntry(OTHER, START.now + LEASE, LEASE - 10)
 
 
 @pytest.mark.parametrize(("token", "answer"), [(OTHER, Stored()), (MINE, Waiting())])
@@ -85,7 +85,7 @@ def test_a_repeated_fetch_restarts_its_lease() -> None:
     claim, record = life.fetch_again(record, later(10), KEY, MINE, 60.0)
     assert claim == Claimed(KEY, MINE, 1, frozenset(), 60.0, frozenset())
     assert (record.until, record.lease) == (START.now + 10 + 60, 60.0)
-    assert record.queued == Queued(OTHER, START.now + 10 + 60, 60.0)
+    assert record.queued == InboxEntry(OTHER, START.now + 10 + 60, 60.0)
 
 
 def test_the_claim_of_a_fetch_ends_exactly_with_its_lease() -> None:
@@ -97,21 +97,21 @@ def test_a_claimed_event_is_due_when_its_lease_ends() -> None:
     _, record = claimed(token=OTHER)
     _, record = life.enqueue(record, START, OTHER)
     _, record = life.extend(record, later(20), claimed(token=OTHER)[0])
-    record = record._replace(queued=Queued(OTHER, START.now + LEASE, LEASE))
+    record = record._replace(queued=InboxEntry(OTHER, START.now + LEASE, LEASE))
     nothing, record = life.fetch(record, later(LEASE), KEY, MINE, LEASE)
     assert nothing is None
-    assert record.queued == Queued(OTHER, START.now + 20 + LEASE, 20.0)
+    assert record.queued == InboxEntry(OTHER, START.now + 20 + LEASE, 20.0)
 
 
 def test_an_attempt_that_extends_its_lease_defers_its_inbox_entry() -> None:
     claim, record = taken()
     _, record = life.extend(record, later(20), claim)
-    assert record.queued == Queued(OTHER, START.now + 20 + LEASE, LEASE)
+    assert record.queued == InboxEntry(OTHER, START.now + 20 + LEASE, LEASE)
 
 
 def test_a_claim_during_an_attempt_learns_when_its_lease_ends() -> None:
     _, record = taken()
-    record = record._replace(queued=Queued(OTHER, START.now + 99, 99.0))
+    record = record._replace(queued=InboxEntry(OTHER, START.now + 99, 99.0))
     result, _ = life.claim(record, later(1), KEY, OTHER, LEASE)
     assert result == InFlight(START.unix + LEASE)
 
@@ -119,7 +119,7 @@ def test_a_claim_during_an_attempt_learns_when_its_lease_ends() -> None:
 def test_a_released_event_is_due_at_once_by_default() -> None:
     claim, record = taken()
     _, record = life.release(record, later(5), claim)
-    assert record.queued == Queued(OTHER, START.now + 5, 0.0)
+    assert record.queued == InboxEntry(OTHER, START.now + 5, 0.0)
 
 
 def test_an_event_made_due_is_no_longer_deferred() -> None:
@@ -127,7 +127,7 @@ def test_an_event_made_due_is_no_longer_deferred() -> None:
     _, record = life.release(record, later(5), claim, after=600.0)
     hastened, record = life.make_due(record, later(6))
     assert hastened
-    assert record.queued == Queued(OTHER, START.now + 6, 0.0)
+    assert record.queued == InboxEntry(OTHER, START.now + 6, 0.0)
 
 
 # Attempts that are over

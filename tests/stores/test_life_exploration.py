@@ -23,8 +23,8 @@ from hookonce.stores.life import (
     LIFE,
     NEW,
     Answer,
+    InboxEntry,
     Moment,
-    Queued,
     Record,
     State,
     Step,
@@ -458,7 +458,7 @@ def told_apart(world: World) -> World:
             token=token,
             until=max(NOW, record.until) if token else 0.0,
             history=(),
-            queued=queued and Queued(placed or GONE, max(NOW, queued.due), 0.0),
+            queued=queued and InboxEntry(placed or GONE, max(NOW, queued.due), 0.0),
             dead_letter=letter and letter._replace(error="", reason=DeadReason.REJECTED),
         ),
         tuple(world.workers[n] for *_, n in workers),
@@ -590,7 +590,7 @@ def discard_that_forgets(record: Record, moment: Moment) -> Any:
 
 
 def put_that_overwrites(_: Record, moment: Moment, token: Token) -> Any:
-    return Stored(), NEW._replace(queued=Queued(token, moment.now, 0.0))
+    return Stored(), NEW._replace(queued=InboxEntry(token, moment.now, 0.0))
 
 
 def greedy_take(record: Record, moment: Moment, *given: Any) -> Any:

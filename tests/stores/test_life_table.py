@@ -16,8 +16,8 @@ from hookonce.stores.life import (
     NEW,
     Answer,
     DeadLetterRecord,
+    InboxEntry,
     Moment,
-    Queued,
     Record,
     State,
     Step,
@@ -50,7 +50,7 @@ LEASE_OVER = MOMENT._replace(now=130.0)
 SCHEDULE_OVER = MOMENT._replace(unix=2_000.0)
 DEAD_AT = SCHEDULE_OVER.unix
 
-QUEUED = Queued(Token("enqueued"), MOMENT.now, 0.0)
+QUEUED = InboxEntry(Token("enqueued"), MOMENT.now, 0.0)
 DEAD = DeadLetterRecord(DeadReason.EXHAUSTED, "", MOMENT.unix, is_kept=False)
 KEPT = DEAD._replace(is_kept=True)
 KEPT_UNTIL = KEPT._replace(buried_unix=DEAD_AT, sender_retries=True)

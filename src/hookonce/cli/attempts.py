@@ -30,7 +30,7 @@ _GIVEN_UP = {Reason.QUARANTINED, Reason.REJECTED, Reason.EXHAUSTED}
 
 
 @dataclass(slots=True)
-class Tally:
+class EmulationCounts:
     """The counts of a run of ``hookonce emulate``.
 
     Attributes:
@@ -112,7 +112,11 @@ def _style(attempt: DeliveryAttempt) -> str:
 
 
 def print_report(
-    tally: Tally, waiting: int, endpoints: Sequence[WebhookEndpoint], seed: int, output: Output
+    tally: EmulationCounts,
+    waiting: int,
+    endpoints: Sequence[WebhookEndpoint],
+    seed: int,
+    output: Output,
 ) -> bool:
     """Print the counts; return whether every event was delivered and every forgery refused.
 

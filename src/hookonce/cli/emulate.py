@@ -16,7 +16,7 @@ from hookonce.emulator.chaos import moments_of
 from hookonce.emulator.rules import SUBSCRIBABLE
 from hookonce.verification.providers import SECRETS_VARIABLE
 
-from .attempts import Tally, print_report
+from .attempts import EmulationCounts, print_report
 from .emulation import Emulation, PacedEmitter, emit_all
 from .loading import load_signing_secret, secrets_option
 from .numbers import FiniteRange
@@ -149,7 +149,7 @@ def emulate(
         raise click.UsageError(
             "--rotate needs --chaos, and --secrets-file for the new secrets; leave out --port"
         )
-    output, tally = Output(as_json=as_json), Tally()
+    output, tally = Output(as_json=as_json), EmulationCounts()
     kinds = frozenset(Disturbance) - (frozenset() if rotate else {Disturbance.ROTATION})
     chaos = Chaos(chaos_rate, kinds)
     emulation = Emulation(output, tally, secrets_file)

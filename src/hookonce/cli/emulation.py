@@ -25,7 +25,7 @@ from hookonce.errors import SecretError
 from hookonce.resources import API_KEY_VARIABLE, API_URL_VARIABLE, Channel
 from hookonce.samples.events import new_event_id
 
-from .attempts import HEADING, Tally, print_attempt
+from .attempts import HEADING, EmulationCounts, print_attempt
 from .ending import ended_by_signals
 from .output import Output, one_line, system_fault
 from .secrets_file import SecretsFile
@@ -112,7 +112,7 @@ class Emulation:
         secrets_file: receives new secrets.
     """
 
-    def __init__(self, output: Output, tally: Tally, secrets_file: Path | None) -> None:
+    def __init__(self, output: Output, tally: EmulationCounts, secrets_file: Path | None) -> None:
         self._output = output
         self._tally = tally
         self._secrets_file = secrets_file

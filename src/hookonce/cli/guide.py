@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.markdown import Markdown
 
-from hookonce.guide import INDEX, Hit, Page, page, pages, search
+from hookonce.guide import INDEX, GuidePage, Hit, page, pages, search
 
 from .statuses import Nothing
 
@@ -41,7 +41,7 @@ def guide(topic: str | None, words: str | None) -> None:
     _print_page(chosen or page(INDEX))
 
 
-def _page(topic: str) -> Page:
+def _page(topic: str) -> GuidePage:
     try:
         return page(topic.removesuffix(".md"))
     except LookupError:
@@ -53,7 +53,7 @@ def _page(topic: str) -> Page:
         ) from None
 
 
-def _print_page(one: Page) -> None:
+def _print_page(one: GuidePage) -> None:
     console = Console()
     if not console.is_terminal:
         click.echo(one.printed, nl=False)

@@ -14,7 +14,7 @@ from ..resources import API_URL_VARIABLE, Channel, Me, Page
 from .comments import Comments
 from .connection import Connection, Item, Operation, fault_of_address
 from .errors import ApiKeyError
-from .keys import EnvironmentKey, Key, KeySource
+from .keys import ApiKey, EnvironmentKey, KeySource
 from .listing import Listing
 from .media import MediaLibrary
 from .posts import Posts
@@ -82,7 +82,7 @@ class Client:
         # Read the key first and delete the argument: error trackers send the local variables of
         # every frame.
         try:
-            known = Key(EnvironmentKey() if key is None else key)
+            known = ApiKey(EnvironmentKey() if key is None else key)
         except ApiKeyError as error:
             raise error.with_traceback(None) from None
         finally:

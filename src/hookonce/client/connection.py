@@ -31,7 +31,7 @@ from pydantic_core import from_json, to_json
 from ..addresses import is_public
 from ..resources import ErrorResponse, Resource
 from .errors import ClientError, NoAnswerError, UnreadableAnswerError, UploadError, refusal
-from .keys import Key
+from .keys import ApiKey
 from .quota import QuotaWatch
 
 M = TypeVar("M", bound=BaseModel)
@@ -123,7 +123,7 @@ class Connection:
     def __init__(
         self,
         base_url: str,
-        key: Key,
+        key: ApiKey,
         *,
         patience: float,
         answer_seconds: float,

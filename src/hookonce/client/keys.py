@@ -32,7 +32,7 @@ KeySource: TypeAlias = str | KeyProvider
 """An API key, or a provider that returns the current key."""
 
 
-class Key:
+class ApiKey:
     """A key whose ``repr`` hides it.
 
     Raises:
@@ -55,7 +55,7 @@ class Key:
             raise ApiKeyError(fault)
 
     def __repr__(self) -> str:
-        return "Key(…)"
+        return "ApiKey(…)"
 
     def current(self) -> str:
         """Return the key; ApiKeyError if the provider has no usable key."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from ..errors import AlreadyDone, LedgerError
 from ..stores.values import KeyLock, Watermark
-from .changes import Changes
+from .changes import RowChanges
 from .ledger import (
     AnyLedger,
     Effect,
@@ -40,7 +40,6 @@ __all__ = [
     "TABLE",
     "AlreadyDone",
     "AnyLedger",
-    "Changes",
     "Effect",
     "FinishingLedger",
     "KeyLock",
@@ -49,6 +48,7 @@ __all__ = [
     "LedgerError",
     "LedgerOptions",
     "RolledBack",
+    "RowChanges",
     "SyncFinishingLedger",
     "SyncLedger",
     "SyncWatermarkLedger",

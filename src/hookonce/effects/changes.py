@@ -11,7 +11,7 @@ ALL_TABLES = "all tables"
 """Stands for the name of a table if the database knows only the sum over all tables."""
 
 
-class Changes(NamedTuple):
+class RowChanges(NamedTuple):
     """The numbers of rows that a connection has changed since an earlier moment.
 
     Inserted, updated and deleted rows count, also those that triggers and foreign keys change. Only
@@ -37,7 +37,7 @@ class Changes(NamedTuple):
                 tables[ALL_TABLES if table is None else table] = count
         return cls(tables, own)
 
-    def since(self, before: Changes, own: int) -> Mapping[str, int] | None:
+    def since(self, before: RowChanges, own: int) -> Mapping[str, int] | None:
         """Return how many rows of each table were changed between two counts.
 
         Args:

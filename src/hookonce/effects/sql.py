@@ -20,7 +20,7 @@ from ..clock import Clock, span_seconds, system_clock
 from ..stores.finishes import Finish
 from ..stores.protocols import DEFAULT_RETENTION
 from ..stores.values import KeyLock
-from .changes import Changes, Rows
+from .changes import RowChanges, Rows
 from .ledger import Effect, Latest
 from .statements import (
     Parameters,
@@ -145,10 +145,10 @@ class SQLLedger(_InTables[T]):
         ):
             await self._run(transaction, statement, key)
 
-    async def count_changes(self, transaction: T) -> Changes | None:
-        """Return how many rows the transaction's connection has changed; see ``Changes``."""
+    async def count_changes(self, transaction: T) -> RowChanges | None:
+        """Return how many rows the transaction's connection has changed; see ``RowChanges``."""
         query = self._statements(transaction).changes
-        return None if query is None else Changes.of(await self._select(transaction, query))
+        return None if query is None else RowChanges.of(await self._select(transaction, query))
 
     async def create_table(self) -> None:
         """Create both tables if they do not exist."""
@@ -221,10 +221,10 @@ class SyncSQLLedger(_InTables[T]):
         ):
             self._run(transaction, statement, key)
 
-    def count_changes(self, transaction: T) -> Changes | None:
-        """Return how many rows the transaction's connection has changed; see ``Changes``."""
+    def count_changes(self, transaction: T) -> RowChanges | None:
+        """Return how many rows the transaction's connection has changed; see ``RowChanges``."""
         query = self._statements(transaction).changes
-        return None if query is None else Changes.of(self._select(transaction, query))
+        return None if query is None else RowChanges.of(self._select(transaction, query))
 
     def create_table(self) -> None:
         """Create both tables if they do not exist."""

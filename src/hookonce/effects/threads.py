@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from ..stores.finishes import Finish
 from ..stores.values import KeyLock
-from .changes import Changes
+from .changes import RowChanges
 from .ledger import (
     AnyLedger,
     Effect,
@@ -59,9 +59,9 @@ class InThread(Generic[T]):
     async def prune(self, transaction: T, limit: int) -> int:
         return self._ledger.prune(transaction, limit)
 
-    async def count_changes(self, transaction: T) -> Changes | None:
+    async def count_changes(self, transaction: T) -> RowChanges | None:
         count = getattr(self._ledger, "count_changes", None)
-        return None if count is None else cast("Changes | None", count(transaction))
+        return None if count is None else cast("RowChanges | None", count(transaction))
 
     async def erase(self, transaction: T, effect: Effect, key_lock: KeyLock) -> None:
         erase = getattr(self._ledger, "erase", None)

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from ..errors import LedgerError
 from ..stores.values import KeyLock
-from .changes import Changes
+from .changes import RowChanges
 from .database_errors import first_line, is_conflict
 from .ledger import Effect, Ledger
 from .once import TRIES, expect_held, rolled_back
@@ -93,7 +93,7 @@ async def _run(
         found.has_committed = await _is_committed(ledger, effect)
 
 
-async def _count(ledger: Ledger[Any], transaction: object) -> Changes | None:
+async def _count(ledger: Ledger[Any], transaction: object) -> RowChanges | None:
     count = getattr(ledger, "count_changes", None)  # a user's ledger may lack this method
     return None if count is None else await count(transaction)
 

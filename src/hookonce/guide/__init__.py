@@ -6,7 +6,7 @@ index for people, ``llms.txt`` the index for programs. Both name every page.
 
 from __future__ import annotations
 
-from .pages import INDEX, Hit, Page, page, pages, search, topics
+from .pages import INDEX, GuidePage, Hit, page, pages, search, topics
 from .reference import reference
 
-__all__ = ["INDEX", "Hit", "Page", "page", "pages", "reference", "search", "topics"]
+__all__ = ["INDEX", "GuidePage", "Hit", "page", "pages", "reference", "search", "topics"]

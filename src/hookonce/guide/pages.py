@@ -17,7 +17,7 @@ _REPOSITORY = ("../", "examples/", "tests/")
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class GuidePage:
     """One page of the guide.
 
     Attributes:
@@ -70,22 +70,22 @@ def topics() -> list[str]:
     ]
 
 
-def pages() -> list[Page]:
+def pages() -> list[GuidePage]:
     """Return every page, in the order of the index."""
     return [page(topic) for topic in topics()]
 
 
-def page(topic: str) -> Page:
+def page(topic: str) -> GuidePage:
     """Return the page of a topic: ``README`` is the index, ``api`` lists all public names.
 
     Raises:
         LookupError: the guide has no such page.
     """
     if topic == _REFERENCE:
-        return Page(topic, reference())
+        return GuidePage(topic, reference())
     if topic != INDEX and topic not in topics():
         raise LookupError(f"the guide has no page {topic!r}")
-    return Page(topic, (files(__package__) / f"{topic}.md").read_text("utf-8"))
+    return GuidePage(topic, (files(__package__) / f"{topic}.md").read_text("utf-8"))
 
 
 def search(words: str) -> list[Hit]:
@@ -101,7 +101,7 @@ def search(words: str) -> list[Hit]:
     return sorted(hits, key=lambda hit: hit.line != hit.heading)
 
 
-def _lines(one: Page) -> Iterator[Hit]:
+def _lines(one: GuidePage) -> Iterator[Hit]:
     heading = one.title
     fenced = False
     for line in one.printed.splitlines():

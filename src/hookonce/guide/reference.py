@@ -59,7 +59,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "NEW",
         "Answer",
         "DeadLetterRecord",
-        "Queued",
+        "InboxEntry",
         "State",
         "Step",
         "Then",

@@ -26,7 +26,7 @@ from .body import (
     BodyBudget,
     GoneError,
     PartialBody,
-    RefusedError,
+    RequestRefusedError,
     announced_length,
     check_whole,
     length_header,
@@ -133,7 +133,7 @@ class DeliveryApp:
             outcome = await self._handle(body, headers, started=started)
             if announced != len(body):
                 note_changed_body(outcome, body, announced)
-        except RefusedError as refused:
+        except RequestRefusedError as refused:
             await self._refuse(send, refused.outcome, started, closing=scope)
         except OutOfTimeError:
             what = _NOTHING_CAME if partial is None or not partial.size else ""

@@ -22,7 +22,7 @@ CONSUMED = (
 )
 
 
-class RefusedError(Exception):
+class RequestRefusedError(Exception):
     """Raised to answer a request before it reaches the receiver."""
 
     def __init__(self, outcome: Outcome) -> None:
@@ -83,17 +83,17 @@ def check_method(method: str | None) -> None:
     """Check that a request is a POST.
 
     Raises:
-        RefusedError: 405, it is not.
+        RequestRefusedError: 405, it is not.
     """
     if method != "POST":
-        raise RefusedError(NOT_POST)
+        raise RequestRefusedError(NOT_POST)
 
 
 def piece_of(message: Message, before: int, most: int) -> bytes:
     """Return the piece of a body in a message from the server.
 
     Raises:
-        RefusedError: 413, the piece and the ``before`` bytes before it exceed ``most``.
+        RequestRefusedError: 413, the piece and the ``before`` bytes before it exceed ``most``.
         GoneError: the client has disconnected.
     """
     if message["type"] == "http.disconnect":
@@ -107,7 +107,7 @@ async def read_rest(receive: Receive, most: int, body: PartialBody, budget: Body
     """Read the rest of a body into ``body``, and return the whole body.
 
     Raises:
-        RefusedError: 413, it exceeds ``most`` bytes; 503, it was evicted.
+        RequestRefusedError: 413, it exceeds ``most`` bytes; 503, it was evicted.
         GoneError: the client has disconnected.
     """
     try:
@@ -125,7 +125,7 @@ async def read_rest(receive: Receive, most: int, body: PartialBody, budget: Body
                 return whole
             del message, piece  # otherwise these names would keep an evicted body alive
             budget.hold(body)
-        raise RefusedError(later(Reason.OVERLOADED))
+        raise RequestRefusedError(later(Reason.OVERLOADED))
     finally:
         budget.release(body)
 
@@ -142,7 +142,7 @@ def announced_length(value: bytes | str | None, most: int) -> int | None:
     """Return the number in a content-length header; None if it is absent or not a number.
 
     Raises:
-        RefusedError: 413, it exceeds ``most``. No byte of the body has been read yet.
+        RequestRefusedError: 413, it exceeds ``most``. No byte of the body has been read yet.
     """
     text = (value or b"").strip()
     if not (text.isascii() and text.isdigit()):
@@ -156,7 +156,7 @@ def check_size(size: int, most: int) -> None:
     """Refuse a body that exceeds its limit, and log the refusal.
 
     Raises:
-        RefusedError: 413, the body is too large.
+        RequestRefusedError: 413, the body is too large.
     """
     if size > most:
         _log.warning(
@@ -164,7 +164,7 @@ def check_size(size: int, most: int) -> None:
             " Limits(body_bytes=…)",
             most,
         )
-        raise RefusedError(TOO_LARGE)
+        raise RequestRefusedError(TOO_LARGE)
 
 
 def check_whole(body: bytes, announced: int | None, *, is_chunked: bool) -> None:
@@ -181,7 +181,7 @@ def check_whole(body: bytes, announced: int | None, *, is_chunked: bool) -> None
         is_chunked: whether it had a transfer-encoding, which overrides the length.
 
     Raises:
-        RefusedError: 500, bytes are missing.
+        RequestRefusedError: 500, bytes are missing.
     """
     if is_chunked:
         if body:
@@ -205,7 +205,7 @@ def check_whole(body: bytes, announced: int | None, *, is_chunked: bool) -> None
             announced,
             CONSUMED,
         )
-    raise RefusedError(INCOMPLETE)
+    raise RequestRefusedError(INCOMPLETE)
 
 
 def note_changed_body(outcome: Outcome, body: bytes, announced: int | None) -> None:

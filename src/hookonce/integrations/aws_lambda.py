@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from ..http.body import (
-    RefusedError,
+    RequestRefusedError,
     announced_length,
     check_method,
     check_size,
@@ -200,9 +200,9 @@ class _GatewayRequest:
         return answer
 
 
-def _malformed(why: str) -> RefusedError:
+def _malformed(why: str) -> RequestRefusedError:
     _log.error("cannot read an event of API Gateway or a load balancer: %s", why)
-    return RefusedError(MALFORMED)
+    return RequestRefusedError(MALFORMED)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

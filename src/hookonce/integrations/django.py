@@ -28,7 +28,7 @@ with NeedsExtra("django", "the integration", "django"):
 from ..delivery.limits import Limits
 from ..http.body import (
     CONSUMED,
-    RefusedError,
+    RequestRefusedError,
     announced_length,
     check_method,
     check_size,
@@ -115,7 +115,7 @@ async def _answer(
 def _whole_body(
     request: HttpRequest, reads: ReadDeadlines, limits: Limits, arrived: float
 ) -> tuple[bytes, int | None]:
-    """Return the body and its content-length, or raise RefusedError."""
+    """Return the body and its content-length, or raise RequestRefusedError."""
     most, deadline = limits.body_bytes, arrived + limits.body_seconds
     announced = announced_length(request.META.get("CONTENT_LENGTH"), most)
     with reads.ending(request.META, deadline):
@@ -131,20 +131,20 @@ def _whole_body(
 
 
 def _body_of(request: HttpRequest, most: int) -> bytes:
-    """Return the body through Django, or raise RefusedError."""
+    """Return the body through Django, or raise RequestRefusedError."""
     try:
         body: bytes = request.body
     except RequestDataTooBig:
         _log.error("refused a body that is larger than the setting DATA_UPLOAD_MAX_MEMORY_SIZE")
-        raise RefusedError(TOO_LARGE) from None
+        raise RequestRefusedError(TOO_LARGE) from None
     except RawPostDataException:
         _log.error("the body of a delivery is consumed. %s, such as request.body", CONSUMED)
-        raise RefusedError(INCOMPLETE) from None
+        raise RequestRefusedError(INCOMPLETE) from None
     except ValueError as error:  # `request.body` raises this for an invalid content-length
         _log.warning("the content-length of a delivery is no number")
-        raise RefusedError(INCOMPLETE) from error
+        raise RequestRefusedError(INCOMPLETE) from error
     except UnreadablePostError as error:
         _log.warning("a client disconnected before its body had arrived: %s", error)
-        raise RefusedError(INCOMPLETE) from error
+        raise RequestRefusedError(INCOMPLETE) from error
     check_size(len(body), most)
     return body

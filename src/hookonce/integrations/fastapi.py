@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from ..events import PublishingEvent
 from ..http.app import MORE_SLASHES, ASGIApp, Message, Receive, Scope, Send, elsewhere
-from ..http.body import CONSUMED, RefusedError
+from ..http.body import CONSUMED, RequestRefusedError
 from ..http.guard import StatusGuard, check_path, respond
 from ..outcome import INCOMPLETE, NOT_POST
 from ..receiver import Receiver
@@ -150,7 +150,7 @@ def _pieces_of(request: Request) -> Receive:
             _log.error(
                 "the body of a delivery is consumed. %s, such as `await request.body()`", CONSUMED
             )
-            raise RefusedError(INCOMPLETE) from error
+            raise RequestRefusedError(INCOMPLETE) from error
         return {"type": "http.request", "body": piece, "more_body": True}
 
     return receive

@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import StoreError
-from ..http.body import RefusedError
+from ..http.body import RequestRefusedError
 from ..logs import get_logger
 from ..outcome import BROKEN, Outcome, Reason, later
 from ..receiver import Receiver
@@ -80,7 +80,7 @@ class LoopThread:
 
         The adapter sends it instead of raising: the server's own answer might be a page.
         """
-        if isinstance(error, RefusedError):
+        if isinstance(error, RequestRefusedError):
             outcome = error.outcome
         else:
             _log.error("cannot hand a delivery to the receiver; answered 500", exc_info=error)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from ..http.body import RefusedError, check_size
+from ..http.body import RequestRefusedError, check_size
 from ..logs import get_logger
 from ..outcome import INCOMPLETE, TOO_SLOW
 
@@ -58,8 +58,8 @@ def read_input(
         deadline: when the last piece must have arrived, in ``time.monotonic()`` seconds.
 
     Raises:
-        RefusedError: 408, the deadline has passed; 413, the body exceeds ``most``; 500, the input
-            cannot be read to its end, and the log says why.
+        RequestRefusedError: 408, the deadline has passed; 413, the body exceeds ``most``; 500, the
+            input cannot be read to its end, and the log says why.
     """
     if is_chunked(environ):
         announced = None
@@ -69,7 +69,7 @@ def read_input(
                 " (wsgi.input_terminated): use one that does, such as gunicorn, or let a proxy"
                 " buffer requests"
             )
-            raise RefusedError(INCOMPLETE)
+            raise RequestRefusedError(INCOMPLETE)
     elif announced is None:
         return b""
     source = environ["wsgi.input"]
@@ -82,16 +82,16 @@ def read_input(
             pieces.append(piece)
             left -= len(piece)
             check_time(deadline, is_whole=left <= 0)
-    except RefusedError:
+    except RequestRefusedError:
         raise
     except TimeoutError as error:
-        raise RefusedError(TOO_SLOW) from error
+        raise RequestRefusedError(TOO_SLOW) from error
     except Exception as error:
         check_time(deadline, is_whole=False)
         # Log the text of an OSError only, because other errors may quote the body.
         why = error if isinstance(error, OSError) else type(error).__name__
         _log.warning("the input of a request broke off: %s", why)
-        raise RefusedError(INCOMPLETE) from error
+        raise RequestRefusedError(INCOMPLETE) from error
     check_time(deadline, is_whole=announced is None or left <= 0)
     body = b"".join(pieces)
     check_size(len(body), most)
@@ -99,14 +99,14 @@ def read_input(
 
 
 def check_time(deadline: float, *, is_whole: bool) -> None:
-    """Raise RefusedError if a body is not complete at its deadline.
+    """Raise RequestRefusedError if a body is not complete at its deadline.
 
     Raises:
-        RefusedError: 408, it has not.
+        RequestRefusedError: 408, it has not.
     """
     if not is_whole and time.monotonic() > deadline:
         _log.warning("a body had not arrived in time")
-        raise RefusedError(TOO_SLOW)
+        raise RequestRefusedError(TOO_SLOW)
 
 
 class ReadDeadlines:

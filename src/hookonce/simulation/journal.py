@@ -18,7 +18,7 @@ from .calls import CallLog, HandlerCall
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class VirtualMoment:
     """A virtual time, and a position in the order of everything that happened."""
 
     at_unix: float
@@ -31,11 +31,11 @@ class Emission:
 
     event_id: str
     event_type: str
-    moment: Moment
+    moment: VirtualMoment
 
 
 @dataclass(slots=True)
-class Request:
+class ReceivedRequest:
     """A request that reached the receiver, and the receiver's answer if there was one.
 
     Attributes:
@@ -49,9 +49,9 @@ class Request:
 
     event_id: str
     attempt: int
-    arrived: Moment
+    arrived: VirtualMoment
     journal: Journal = field(repr=False)
-    answered: Moment | None = None
+    answered: VirtualMoment | None = None
     status: int | None = None
     reason: str = ""
     _body: bytes = field(default=b"", repr=False)
@@ -83,10 +83,10 @@ class History:
     sender: Sender
     emissions: Sequence[Emission] = ()
     attempts: Sequence[DeliveryAttempt] = ()
-    requests: Sequence[Request] = ()
+    requests: Sequence[ReceivedRequest] = ()
     calls: Sequence[HandlerCall] = ()
     replies: Sequence[CommentReply] = ()
-    restarts: Sequence[Moment] = ()
+    restarts: Sequence[VirtualMoment] = ()
 
 
 class Journal:
@@ -102,16 +102,16 @@ class Journal:
         self._clock = clock
         self._began_unix = clock()
         self._emissions: list[Emission] = []
-        self._requests: list[Request] = []
-        self._restarts: list[Moment] = []
+        self._requests: list[ReceivedRequest] = []
+        self._restarts: list[VirtualMoment] = []
 
     def begin(self) -> None:
         """Set the start of the simulation to the current time."""
         self._began_unix = self._clock()
 
-    def now(self) -> Moment:
+    def now(self) -> VirtualMoment:
         """Return the time, and the next position."""
-        return Moment(self._clock(), self._log.next_position())
+        return VirtualMoment(self._clock(), self._log.next_position())
 
     def emitted(self, event_id: str, event_type: str) -> None:
         """Note an event that the service emits."""
@@ -121,7 +121,7 @@ class Journal:
         """Note that a new receiver has replaced the old receiver."""
         self._restarts.append(self.now())
 
-    def arrived(self, sender: Sender, headers: Iterable[tuple[bytes, bytes]]) -> Request:
+    def arrived(self, sender: Sender, headers: Iterable[tuple[bytes, bytes]]) -> ReceivedRequest:
         """Note a request, and return its entry; the caller adds the answer to the entry.
 
         Args:
@@ -135,7 +135,7 @@ class Journal:
                 event_id = value.decode("latin-1")
             elif ending and name.endswith(ending) and value.isdigit():
                 attempt = int(value)
-        request = Request(event_id, attempt, self.now(), self)
+        request = ReceivedRequest(event_id, attempt, self.now(), self)
         self._requests.append(request)
         return request
 

@@ -11,7 +11,7 @@ from ..emulator.records import DeliveryAttempt
 from ..outcome import is_punished
 from .calls import CallOutcome, HandlerCall
 from .faults import Fault
-from .journal import History, Request
+from .journal import History, ReceivedRequest
 from .report import (
     Breach,
     RecordedReport,
@@ -171,7 +171,7 @@ class _Timeline:
             sent = known[request.event_id, request.arrived.at_unix]
             yield from self._rows_of(request, sent.pop(0) if sent else None)
 
-    def _rows_of(self, request: Request, attempt: DeliveryAttempt | None) -> Iterator[_Row]:
+    def _rows_of(self, request: ReceivedRequest, attempt: DeliveryAttempt | None) -> Iterator[_Row]:
         arrived, event_id, sender = request.arrived, request.event_id, self._history.sender
         number = request.attempt if attempt is None else attempt.number
         fault = self._faults.get((event_id, number))

@@ -18,7 +18,7 @@ _MAX_ERROR_CHARACTERS = 4_000
 _NONE: frozenset[str] = frozenset()
 
 
-class Queued(NamedTuple):
+class InboxEntry(NamedTuple):
     """The entry of an event in the inbox.
 
     Attributes:
@@ -76,7 +76,7 @@ class Record(NamedTuple):
     outstanding: frozenset[str] = _NONE
     history: tuple[FailedAttempt, ...] = ()
     expires: float = 0.0
-    queued: Queued | None = None
+    queued: InboxEntry | None = None
     dead_letter: DeadLetterRecord | None = None
     done_until: float = 0.0
 

@@ -19,8 +19,8 @@ from ..values import (
 )
 from .record import (
     DeadLetterRecord,
+    InboxEntry,
     Moment,
-    Queued,
     Record,
     as_shown,
     capped,
@@ -105,7 +105,7 @@ def enqueue(record: Record, moment: Moment, token: Token) -> tuple[EnqueueResult
     if answer is Answer.STORED:
         # A claimed event is due when the lease of its attempt ends.
         delay = max(0.0, record.until - moment.now)
-        queued = Queued(token, moment.now + delay, delay) if state in _IN_INBOX else None
+        queued = InboxEntry(token, moment.now + delay, delay) if state in _IN_INBOX else None
         # The inbox has its own copy of the body, so a kept delivery may be dropped.
         dead_letter = record.dead_letter if state in _WITH_DEAD_LETTER else None
         return Stored(), record._replace(queued=queued, dead_letter=dead_letter)
@@ -311,8 +311,8 @@ def _lost(record: Record, finished: frozenset[str]) -> Record:
     return record._replace(finished=finished, outstanding=outstanding)
 
 
-def _scheduled(queued: Queued | None, moment: Moment, delay: float) -> Queued | None:
-    return queued and Queued(queued.token, moment.now + delay, delay)
+def _scheduled(queued: InboxEntry | None, moment: Moment, delay: float) -> InboxEntry | None:
+    return queued and InboxEntry(queued.token, moment.now + delay, delay)
 
 
 def _kept(

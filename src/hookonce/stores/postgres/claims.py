@@ -17,7 +17,7 @@ from psycopg import AsyncConnection
 
 from ...errors import StoreError
 from ..formats import DamagedError, log_set_aside
-from ..life import NEW, DeadLetterRecord, Moment, Queued, Record
+from ..life import NEW, DeadLetterRecord, InboxEntry, Moment, Record
 from ..values import DeadReason, Delivery, DeliveryKey
 from .connection import Statement, exchange
 from .finishes import FINISHES, record_after
@@ -493,7 +493,7 @@ def _deliveries(given: Sequence[Delivery]) -> list[bytes]:
     ]
 
 
-def _queues(given: Sequence[Queued | None], *, with_token: bool) -> list[bytes]:
+def _queues(given: Sequence[InboxEntry | None], *, with_token: bool) -> list[bytes]:
     queues = [one for one in given if one is not None]
     tokens = [texts(one.token for one in queues)] if with_token else []
     return [*tokens, floats(one.due for one in queues), floats(one.delay for one in queues)]

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from ..formats import damaged
-from ..life import DeadLetterRecord, Queued, Record
+from ..life import DeadLetterRecord, InboxEntry, Record
 from ..values import DeadReason, DeliveryKey, FailedAttempt, Token
 from .parking import PARKED_SECONDS
 
@@ -56,15 +56,18 @@ def dump_attempt(record: Record) -> tuple[Any, ...]:
     )
 
 
-def load_queued(token: Token, due: float, delay: float, *, now: float) -> Queued:
+def load_queued(token: Token, due: float, delay: float, *, now: float) -> InboxEntry:
     """Return the place of an event in the inbox, read at the time ``now``."""
     if due == inf:  # parked: a worker may fetch it when its key lock is free, see `parking`
-        return Queued(token, now + PARKED_SECONDS, PARKED_SECONDS)
-    return Queued(token, due, delay)
+        return InboxEntry(token, now + PARKED_SECONDS, PARKED_SECONDS)
+    return InboxEntry(token, due, delay)
 
 
 def load_record(
-    attempt: tuple[Any, ...], expires: float, queued: Queued | None, dead: tuple[Any, ...] | None
+    attempt: tuple[Any, ...],
+    expires: float,
+    queued: InboxEntry | None,
+    dead: tuple[Any, ...] | None,
 ) -> Record:
     """Return the record of an event that has a row; raise DamagedError if it cannot be read.
 

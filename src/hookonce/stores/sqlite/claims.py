@@ -20,7 +20,7 @@ import apsw
 from ...clock import Clock, system_clock, uptime
 from ...errors import StoreError
 from ..formats import DamagedError, log_set_aside
-from ..life import Moment, Queued, Record
+from ..life import InboxEntry, Moment, Record
 from ..record_store import EventStep
 from ..values import DeadReason, Delivery, DeliveryKey
 from .records import (
@@ -162,7 +162,7 @@ class ClaimsTable:
 
     def _read(self, connection: apsw.Connection, digest: bytes) -> Record:
         row = cast("tuple[Any, ...]", connection.execute(_READ, (digest,)).get)
-        queued = None if row[0] is None else Queued(*row[:3])
+        queued = None if row[0] is None else InboxEntry(*row[:3])
         return load_record(row[4:], queued, row[3])
 
     def set_aside(self, connection: apsw.Connection, key: DeliveryKey, digest: bytes) -> None:

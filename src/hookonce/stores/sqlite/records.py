@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 
 from ..formats import damaged
-from ..life import DeadLetterRecord, Queued, Record
+from ..life import DeadLetterRecord, InboxEntry, Record
 from ..values import DeadReason, DeliveryKey, FailedAttempt
 
 COLUMNS = """
@@ -53,7 +53,7 @@ def dump_dead_letter(dead_letter: DeadLetterRecord) -> tuple[str, str, float, in
 
 
 def load_record(
-    columns: tuple[Any, ...], queued: Queued | None = None, done_until: int | None = None
+    columns: tuple[Any, ...], queued: InboxEntry | None = None, done_until: int | None = None
 ) -> Record:
     """Return the record of an event, or raise DamagedError.
 
@@ -67,7 +67,9 @@ def load_record(
         raise damaged() from error
 
 
-def _load_record(columns: tuple[Any, ...], queued: Queued | None, done_until: int | None) -> Record:
+def _load_record(
+    columns: tuple[Any, ...], queued: InboxEntry | None, done_until: int | None
+) -> Record:
     token, until, lease, *counted, expires = columns[:8]
     reason, error, buried_at, kept, *counted_with_dead_letter = columns[8:]
     dead_letter = None
