@@ -25,6 +25,7 @@ from hookonce.stores.postgres import store as store_module
 from hookonce.stores.postgres.claims import ClaimsTable
 from hookonce.stores.postgres.connection import exchange
 from hookonce.stores.postgres.inbox import TAKE_LONGER
+from hookonce.stores.postgres.records import digest_of
 from hookonce.stores.postgres.schema import schema_sql
 from hookonce.stores.postgres.wire import rows
 from hookonce.stores.values import (
@@ -263,6 +264,25 @@ async def test_slow_statements_leave_connections_to_the_calls_about_events(
             key = delivery_key("default", "evt_1")
             assert isinstance(await store.claim(key, new_token(), LEASE), Claimed)
         await asyncio.gather(*asked)
+
+
+async def test_an_event_whose_row_is_locked_for_long_holds_up_no_other_event(
+    postgres: PostgresServer,
+) -> None:
+    keys = [delivery_key("default", f"evt_{number}") for number in range(6)]
+    async with aclosing(PostgresStore(postgres.url)) as store:
+        claims = await asyncio.gather(*(store.claim(key, new_token(), LEASE) for key in keys))
+        held = [claim for claim in claims if isinstance(claim, Claimed)]
+        with psycopg.connect(postgres.url) as connection:
+            connection.execute(
+                "SELECT FROM hookonce.ids WHERE key = %s FOR UPDATE", [digest_of(keys[0])]
+            )
+            extended = [asyncio.ensure_future(store.extend(claim)) for claim in held]
+            assert set(await asyncio.gather(*extended[1:])) == {Ownership.HELD}
+            new = await store.claim(delivery_key("default", "evt_new"), new_token(), LEASE)
+            assert isinstance(new, Claimed)
+            assert not extended[0].done()
+        assert await extended[0] is Ownership.HELD
 
 
 async def test_an_unreadable_record_is_set_aside(postgres: PostgresServer) -> None:

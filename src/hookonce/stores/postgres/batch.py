@@ -27,7 +27,7 @@ from ..record_store import EventStep
 from ..values import Claimed, ClaimResult, Delivery, DeliveryKey, EnqueueResult, Full, Stored, Token
 from .claims import STATUS, ClaimsTable, ConflictError, key_locks_left
 from .connection import Connections, Statement, exchange
-from .faults import ServerError, failed
+from .faults import LOCK_NOT_FREE, ServerError, failed
 from .handled import HandledTable, Kept
 from .inbox import TAKE_LONGER, InboxTable
 from .records import digest_of
@@ -198,6 +198,7 @@ class Batches:
         self._task: asyncio.Task[None] | None = None
         self._rooms: dict[str, Room] = {}
         self._counting: dict[str, asyncio.Task[None]] = {}
+        self._apart: set[asyncio.Task[None]] = set()
 
     def run(self, job: Job[T]) -> asyncio.Future[T]:
         """Queue a job, and return a future of its outcome, set after the commit.
@@ -217,8 +218,8 @@ class Batches:
         """Finish the calls in flight."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
-        if self._counting:
-            await asyncio.wait(self._counting.values())
+        if others := [*self._apart, *self._counting.values()]:
+            await asyncio.wait(others)
 
     async def _work(self) -> None:
         while batch := self._next_batch():
@@ -230,11 +231,7 @@ class Batches:
                 # again at once, so the next batch has more calls, and there are fewer commits.
                 await asyncio.sleep(0)
             except BaseException as error:
-                failure = StoreError("the PostgreSQL store was stopped before it got an answer")
-                failure.__cause__ = error
-                for job in [*batch, *self._waiting]:
-                    job.error = failure
-                    _resolve(job)
+                _stop([*batch, *self._waiting], error)
                 self._waiting.clear()
                 raise
 
@@ -249,19 +246,36 @@ class Batches:
         return batch
 
     async def _do(self, batch: Sequence[Job[Any]]) -> None:
-        """Do all jobs of a batch; if the values of one job cause an error, do each job alone."""
+        """Do all jobs of a batch; if one job prevents the others, do each job alone."""
         deadline = self._loop.time() + CALL_SECONDS
         try:
             await self._try(batch, deadline)
         except ServerError as error:
-            if error.is_of_values and len(batch) > 1:
-                for job in batch:
-                    if not job.future.done():
-                        await self._do([job])
-                return
-            _fail(batch, error)
+            left = [job for job in batch if not job.future.done()]
+            if error.is_of_values and len(left) > 1:
+                for job in left:
+                    await self._do([job])
+            elif error.state == LOCK_NOT_FREE and len(by_key := _by_key(left)) > 1:
+                for jobs in by_key.values():
+                    task = self._loop.create_task(self._do_apart(jobs))
+                    self._apart.add(task)
+                    task.add_done_callback(self._apart.discard)
+            else:
+                _fail(left, error)
         except (psycopg.Error, OSError, TimeoutError, StoreError) as error:
             _fail(batch, error)
+
+    async def _do_apart(self, jobs: Sequence[Job[Any]]) -> None:
+        """Do the jobs of one event, while the next batches go on.
+
+        Another transaction may hold the rows of an event for seconds, for example a ledger's whose
+        commit waits for a standby.
+        """
+        try:
+            await self._do(jobs)
+        except BaseException as error:
+            _stop(jobs, error)
+            raise
 
     async def _try(self, batch: Sequence[Job[Any]], deadline: float) -> None:
         """Do a batch; repeat it after a passing error, which is safe because calls have tokens."""
@@ -280,7 +294,9 @@ class Batches:
                 explained = self._format.explained(error)
                 if explained is not error:
                     raise explained from None
-                if not error.is_passing or self._loop.time() + pause >= deadline:
+                left = [job for job in batch if not job.future.done()]
+                is_held = error.state == LOCK_NOT_FREE and len(_by_key(left)) > 1
+                if is_held or not error.is_passing or self._loop.time() + pause >= deadline:
                     raise
             except (psycopg.OperationalError, OSError):
                 if self._loop.time() + pause >= deadline:
@@ -477,6 +493,21 @@ def _fit(jobs: Iterable[EnqueueJob]) -> bool:
         if not job.limits.allow(room.depth, room.size):
             return False
     return True
+
+
+def _by_key(jobs: Iterable[Job[Any]]) -> dict[DeliveryKey, list[Job[Any]]]:
+    found: dict[DeliveryKey, list[Job[Any]]] = {}
+    for job in jobs:
+        found.setdefault(job.key, []).append(job)
+    return found
+
+
+def _stop(jobs: Iterable[Job[Any]], cause: BaseException) -> None:
+    failure = StoreError("the PostgreSQL store was stopped before it got an answer")
+    failure.__cause__ = cause
+    for job in jobs:
+        job.error = failure
+        _resolve(job)
 
 
 def _fail(batch: Sequence[Job[Any]], error: BaseException) -> None:
