@@ -110,10 +110,15 @@ def test_a_failing_run_is_reduced_to_a_timeline(tmp_path: Path) -> None:
     assert report["smallest"]["timeline"][0].startswith("lost: comment.received evt_")
 
 
-def test_a_written_test_passes_once_the_bug_is_fixed(tmp_path: Path) -> None:
+def test_a_written_test_passes_once_the_bug_is_fixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test needs no secrets, whether the command had some or not."""
+    monkeypatch.setenv("HOOKONCE_SECRETS", SECRET)
     words = ["chaos", "app:swallowing", "--events", "60", "--write-test", "test_found.py"]
     result = run(*words, "--seed", "5", here=tmp_path)
     assert result.output.endswith("wrote test_found.py, which passes once the bug is fixed\n")
+    monkeypatch.delenv("HOOKONCE_SECRETS")
     assert run_pytest(tmp_path) == 1
     fixed = (tmp_path / "app.py").read_text().replace("outcome.status == 500", "False")
     (tmp_path / "app.py").write_text(fixed)
@@ -130,6 +135,7 @@ def test_a_check_of_the_effects_and_a_function_that_makes_the_receiver(tmp_path:
     words = ["chaos", "app:make", "--factory", "--events", "300", "--seed", "5"]
     result = run(*words, "--check", "app:check", "--write-test", "test_found.py", here=tmp_path)
     assert result.status == 1, result
+    assert result.output.startswith("wrong_effect: paid twice\n")
     assert "has restarted\n" in result.output
     assert "BROKEN    the effects are wrong\n" in result.output
     assert "replay(make, SCENARIO, check=check)" in (tmp_path / "test_found.py").read_text()

@@ -36,7 +36,6 @@ from hookonce.simulation import (
 from hookonce.simulation.api_port import ApiPort
 from hookonce.simulation.simulation import DEFAULT_CHAOS, DEFAULT_EVENTS, simulate_in
 from hookonce.simulation.virtual_loop import virtual_runner
-from hookonce.verification.providers import SECRETS_VARIABLE
 
 from .chaos_url import UrlOptions, disturb, url_options
 from .durations import Duration
@@ -227,7 +226,6 @@ def chaos(
     logging.getLogger().addHandler(logging.NullHandler())
     if test_file is not None and test_file.exists():
         raise CannotBegin(f"{test_file} exists already; choose another file for --write-test")
-    needs_secrets = SECRETS_VARIABLE not in os.environ
     passed = True
     # Open the port first, because the module may read the address of the API from the environment
     # when it is imported.
@@ -276,7 +274,7 @@ def chaos(
                     check=check_name,
                     store=store_url,
                     mode=mode,
-                    needs_secrets=needs_secrets,
+                    needs_secrets=True,
                 )
                 test_file.write_text(text, "utf-8")
                 output.say(f"wrote {test_file}, which passes once the bug is fixed")

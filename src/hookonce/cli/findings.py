@@ -29,10 +29,15 @@ def print_findings(
             "handler": finding.handler,
             "story": finding.story,
         }
-        by = f" by {finding.handler}" if finding.handler else ""
-        line = f"{finding.breach}: {finding.event_type} {finding.event_id}{by}"
+        story: Sequence[str] = finding.story
+        if finding.event_id:
+            by = f" by {finding.handler}" if finding.handler else ""
+            what = f"{finding.event_type} {finding.event_id}{by}"
+        else:  # a check of the effects has failed, and its error is the story
+            what, *story = story
+        line = f"{finding.breach}: {what}"
         if with_stories and number < _WITH_STORY:
-            line = "\n  ".join((line, *finding.story))
+            line = "\n  ".join((line, *story))
         if as_json or number < _LISTED:
             output.record(record, line, "red")
     if len(findings) > _LISTED:
