@@ -27,9 +27,12 @@ class Children(dict[tuple[str | int, ...], Metric], Generic[Metric]):
         return child
 
 
-# The buckets are narrow below 10 s: the answer budget ends at 8 s, and the default sender gives up
-# at 10 s.
-_ANSWER_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 7, 8, 9, 10)
+# The buckets are narrow where the answer budgets of the known senders end. The specification lets a
+# sender wait 15 to 30 s.
+_ANSWER_BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 7, 8, 9, 10),
+    *(12, 15, 20, 30),
+)
 _HANDLER_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 _WAIT_BUCKETS = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 21600, 86400)
 _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)

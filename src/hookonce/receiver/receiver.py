@@ -443,7 +443,7 @@ class Receiver(Router):
             client: the client of the service, with an admin's key.
             webhook_id: the service's id of this endpoint.
             since: how far back to look: a time with an offset, or a time span before now. By
-                default the whole log; 14 days for the publishing service.
+                default the whole log, as far as the sender's rules say that it reaches.
 
         Raises:
             ClientError: the service does not return its log.

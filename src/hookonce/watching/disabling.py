@@ -1,8 +1,8 @@
 """Warns before the sender disables the endpoint.
 
-The default sender disables an endpoint that has failed for 72 hours, with at least 10 failed
-attempts; test events do not count (interface, Events: Delivery behaviour). This file counts only
-the answers of this process.
+A sender disables an endpoint that has failed for some time and for a number of attempts
+(``Rules.disabling_seconds`` and ``disabling_failures``). Test events do not count. This file counts
+only the answers of this process.
 """
 
 from __future__ import annotations
