@@ -170,9 +170,10 @@ class Statements:
         return _around(insert, (self.insert_again, (moment, effect.generation, *effect)))
 
     def finish_event(self, call: str) -> str:
-        """Return the statement for ``finish`` and ``Finish.call``: it takes moment, key and values.
+        """Return the statement that marks the effect's row as ended and evaluates ``call``.
 
-        It selects one row, or none if the row of this transaction is gone.
+        Its parameters are the time, the key of the row, and ``Finish.values``. It selects one row,
+        or none if the row of this transaction is gone.
         """
         if not self.finishes_events:
             raise LedgerError("the store of the event is in PostgreSQL, and the ledger is not")

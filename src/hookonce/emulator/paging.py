@@ -75,7 +75,7 @@ def _after(rows: Sequence[R], cursor: str, prefix: str, removed: Mapping[str, in
     if cursor in removed:
         return [row for row in rows if row.number < removed[cursor]]
     if re.fullmatch(f"{prefix}_[0-9A-Za-z]+", cursor):
-        return []  # the row is older than 14 days, and so are all rows after it
+        return []  # such as a delivery that is older than the log, like all rows after it
     try:
         before = datetime.fromisoformat(cursor)
     except ValueError as error:

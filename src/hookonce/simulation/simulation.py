@@ -85,11 +85,11 @@ class Mode(Enum):
     """The way to run handlers: as configured, inside the request, or from an inbox."""
 
     AS_IT_IS = "as it is"
-    """As the receiver is configured."""
+    """Handlers run as the receiver is configured."""
     INLINE = "inline"
-    """Inside the request."""
+    """Handlers run inside the request."""
     INBOX = "inbox"
-    """From the receiver's inbox; a receiver without an inbox gets ``Inbox()``."""
+    """Handlers run from the inbox; a receiver without an inbox gets ``Inbox()``."""
 
 
 Source: TypeAlias = Receiver | Callable[[], Receiver]

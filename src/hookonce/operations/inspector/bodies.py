@@ -19,7 +19,7 @@ _MOST_RAW = 64 * 1024
 MOST_VALUE = 2000
 MOST_LEVELS = 100
 LEAST_SCRUBBED = 4
-"""Search only for hidden values with this many characters: shorter values occur by chance."""
+"""Search only for hidden values of at least this many characters: shorter ones occur by chance."""
 
 # In a list of headers, one field holds a header's name and the next holds its value.
 _NAME_NAMES = {"field", "header", "key", "name"}
