@@ -28,7 +28,7 @@ OLD_RELEASE = "HOOKONCE_OLD_RELEASE"
 _ROOT = Path(__file__).parents[2]
 _SOURCES = ("src", ".ci", "pyproject.toml", "README.md", "LICENSE")
 _FORMATS = re.compile(r"^(FORMATS: tuple\[int, \.\.\.\] = \()(.*?),?\)$", re.MULTILINE)
-_FILES_WITH_FORMATS = ("sqlite/schema.py", "redis/codec.py")
+_FILES_WITH_FORMATS = ("sqlite/schema.py", "redis/codec.py", "postgres/schema.py")
 _READ_FORMATS = "from hookonce.stores.sqlite import SQLiteStore; print(*SQLiteStore.formats)"
 
 

@@ -169,6 +169,13 @@ SCENARIOS = [
         "versions side by side, Valkey, inline", 3, 20, _valkey(partial(versions, inbox=False))
     ),
     Scenario("versions side by side, Valkey, inbox", 3, 20, _valkey(versions)),
+    Scenario(
+        "versions side by side, PostgreSQL, inline",
+        3,
+        20,
+        _postgres(partial(versions, inbox=False)),
+    ),
+    Scenario("versions side by side, PostgreSQL, inbox", 3, 20, _postgres(versions)),
     Scenario("server kills, Valkey, fsync each", 3, 30, _valkey_kills(fsync="always")),
     Scenario("server kills, Valkey, fsync a second", 1, 15, _valkey_kills(fsync="everysec")),
     Scenario("server kills, Valkey, inline", 2, 20, _valkey_kills(fsync="always", inbox=False)),

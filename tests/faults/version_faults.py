@@ -10,11 +10,13 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import redis
 from support.sqlite_files import sqlite_connection
 from support.waiting import until
 
 from hookonce.stores.formats import OLD_SECONDS
+from hookonce.stores.postgres import PostgresStore
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.sqlite import SQLiteStore
 
@@ -111,6 +113,11 @@ def _forget_old_processes(url: str, later: Release) -> None:
             statement = "UPDATE seen SET at = at - ? WHERE format < ?"
             connection.execute(statement, (OLD_SECONDS, later.formats[-1]))
         return
+    if url.startswith("postgresql:"):
+        with psycopg.connect(url, autocommit=True) as database:
+            aged = "UPDATE hookonce.seen SET at = at - %s WHERE format < %s"
+            database.execute(aged, (OLD_SECONDS, later.formats[-1]))
+        return
     with redis.Redis.from_url(url) as client:
         for name in client.scan_iter("*:m"):
             for number in later.formats[:-1]:
@@ -128,9 +135,9 @@ def _done_by(on: Bench, pid: int, since: int = 0) -> set[str]:
 @contextmanager
 def _knowing(formats: tuple[int, ...]) -> Iterator[None]:
     """Let this process accept these store formats, because it reads the store at the end."""
-    known = SQLiteStore.formats, RedisStore.formats
-    SQLiteStore.formats = RedisStore.formats = formats
+    known = SQLiteStore.formats, PostgresStore.formats, RedisStore.formats
+    SQLiteStore.formats = PostgresStore.formats = RedisStore.formats = formats
     try:
         yield
     finally:
-        SQLiteStore.formats, RedisStore.formats = known
+        SQLiteStore.formats, PostgresStore.formats, RedisStore.formats = known
