@@ -147,7 +147,7 @@ def _setting_finding(subject: Subject, text: str) -> Finding:
 
 
 async def _unreadable_findings(subject: Subject) -> list[Finding]:
-    """Return a finding with the newest error if the receiver could not read genuine deliveries.
+    """Return a finding with the last error found if genuine deliveries could not be read.
 
     Unlike the warning of ``/readyz``, this finding remains after a restart of the server.
     """
@@ -159,12 +159,12 @@ async def _unreadable_findings(subject: Subject) -> list[Finding]:
     if not found:
         return []
     least = "at least " if len(found) == _CHECKED_EVENTS else ""
-    newest = max(found, key=lambda letter: letter.buried_unix)
+    last = max(found, key=lambda letter: letter.buried_unix)
     return [
         warning(
             "dead_letters.unreadable",
             f"genuine deliveries of {endpoint} that could not be read: {least}{len(found)}. The"
-            f" newest: {newest.error}",
+            f" last of these: {last.error}",
             "correct the receiver's sender, its envelope or the event class, then run"
             f" `hookonce dead replay {subject.name} --reason unreadable --all`",
         )
