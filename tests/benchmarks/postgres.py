@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -31,7 +32,7 @@ _DRAINED, _QUICK_DRAINED = 20_000, 5_000
 _DRAINS, _QUICK_DRAINS = 10, 3
 _BEHIND, _QUICK_BEHIND = 1_000_000, 10_000
 _FILLED_AT_ONCE = 512
-_LOCK_SECONDS = 24 * 3600.0
+_LOCK_SECONDS, _LEASE_SECONDS = 24 * 3600.0, 30.0
 _OPEN_TARGET, _BEHIND_TARGET = AtLeast(0.8), AtLeast(0.85)
 _SETTINGS = {"fsync": "on", "autovacuum": "on", "shared_buffers": "128MB"}
 
@@ -106,13 +107,35 @@ def _behind_a_locked_key(
         store = PostgresStore(server.url, schema=schemas[name])
         return asyncio.run(drain_store(store, work, remaining=remaining))
 
+    def wait(name: str) -> float:
+        return asyncio.run(_next_event_ms(PostgresStore(server.url, schema=schemas[name])))
+
     subjects = {alone: partial(drain, alone, 0), beside: partial(drain, beside, behind)}
     drains = in_rounds(subjects, rounds)
+    waits = in_rounds({name: partial(wait, name) for name in schemas}, rounds)
     for schema in schemas.values():
         server.execute(f"DROP SCHEMA {schema} CASCADE")
     rates = {name: [drained.per_second for drained in own] for name, own in drains.items()}
     case = f"{work.events:,} events, {work.at_once} at once, {work.handlers}"
-    return compared(case, rates, "/s", {beside: _BEHIND_TARGET})
+    return [
+        *compared(case, rates, "/s", {beside: _BEHIND_TARGET}),
+        *compared("the first fetch of a process, with one other event", waits, "ms"),
+    ]
+
+
+async def _next_event_ms(store: PostgresStore) -> float:
+    """Return how long the first fetch of a process takes that returns a new event."""
+    [event] = deliveries(1)
+    await store.enqueue(event, new_token())
+    started = time.perf_counter()
+    batch = await store.fetch(
+        AT_ONCE, _LEASE_SECONDS, endpoint=ENDPOINT, worker="worker", token=new_token()
+    )
+    seconds = time.perf_counter() - started
+    [fetched] = batch.fetched
+    await store.complete(fetched.claim)
+    await store.aclose()
+    return seconds * 1000
 
 
 async def _fill_behind_a_locked_key(server: PostgresServer, schema: str, number: int) -> None:
