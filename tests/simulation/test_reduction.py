@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from hookonce.simulation import SimulationReport, reduced, replay, simulate, timeline
@@ -53,7 +55,7 @@ def test_progress_is_reported_and_never_goes_back() -> None:
 def test_a_reduction_without_time_returns_the_report_unchanged() -> None:
     source, check = PLANTED["a failure is answered 200"].make(False)
     report = simulate(source, events=40, seed=SEED, store="memory://", check=check)
-    assert reduced(report, seconds=0) is report
+    assert reduced(report, seconds=timedelta(0)) is report
 
 
 def test_a_failure_that_no_second_run_repeats_is_not_reduced() -> None:

@@ -145,7 +145,7 @@ class ReadinessCheck:
             for watch in self._watches:
                 warnings += watch()
             warnings += await within(limits.store_seconds, store.warnings())
-            warnings += await within(limits.store_seconds, self._registration.warnings())
+            warnings += await within(limits.store_seconds, self._registration.renew())
             if self._inbox is None:
                 warnings += await self._stranded()
             elif (problem := await self._inbox()) is not None:

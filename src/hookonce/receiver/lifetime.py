@@ -136,7 +136,7 @@ class Lifetime:
     async def _leave(self) -> None:
         self._users -= 1
         if self._users == 0:
-            self.registration.leave()
+            self.registration.unregister()
             try:
                 if self.intake is not None:
                     await self.intake.stop()
@@ -183,7 +183,7 @@ class Lifetime:
         await self._ledgers.enter_async_context(ledgers_in_use(handlers))
         self._prepared = None  # check again: a ledger may have changed since the last use
         await self.prepare()
-        await self.registration.enter()
+        await self.registration.register()
 
     async def _end_work(self, intake: InboxIntake) -> None:
         """Stop fetching from the inbox, drain all attempts, and unregister the worker."""

@@ -57,10 +57,10 @@ class Registration:
     endpoint: str
     application: Callable[[], Application | None]
     _warnings: tuple[str, ...] = ()
-    _told: set[Application] = field(default_factory=set)
+    _warned_of: set[Application] = field(default_factory=set)
     _next: float = 0.0
 
-    async def enter(self) -> None:
+    async def register(self) -> None:
         """Register this application.
 
         Raises:
@@ -72,7 +72,7 @@ class Registration:
             return
         with _lock:
             here = (self.store.place, self.endpoint)
-            present = [other for place, other in _entered.values() if place == here]
+            present = [other for place, other in _registered.values() if place == here]
             for other in strangers(own, present):
                 raise ValueError(
                     f"two applications receive under the endpoint {self.endpoint!r} on one store:"
@@ -80,17 +80,17 @@ class Registration:
                     " handled is a duplicate for the other; give one of them"
                     " Receiver(endpoint=…)"
                 )
-            _entered[self] = here, own
+            _registered[self] = here, own
         self._next = 0.0
-        await self.warnings()
+        await self.renew()
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         """Unregister this application."""
         with _lock:
-            _entered.pop(self, None)
+            _registered.pop(self, None)
 
-    async def warnings(self) -> tuple[str, ...]:
-        """Return warnings about other applications; ask the store at most once a minute.
+    async def renew(self) -> tuple[str, ...]:
+        """Renew the registration, at most once a minute; return warnings about other applications.
 
         Raises:
             StoreError: the store does not answer.
@@ -104,13 +104,13 @@ class Registration:
         others = strangers(own, known)
         self._warnings = tuple(warning_of(other, self.endpoint) for other in others)
         for other, warning in zip(others, self._warnings, strict=True):
-            if other not in self._told:
+            if other not in self._warned_of:
                 _log.warning("%s", warning)
-        self._told = set(others)
+        self._warned_of = set(others)
         return self._warnings
 
 
 _lock = threading.Lock()
-_entered: weakref.WeakKeyDictionary[Registration, tuple[tuple[Hashable, str], Application]] = (
+_registered: weakref.WeakKeyDictionary[Registration, tuple[tuple[Hashable, str], Application]] = (
     weakref.WeakKeyDictionary()
 )

@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from secrets import token_hex
 from typing import TypeAlias, TypeVar
 
+from ..clock import span_seconds
 from ..emulator.chaos import Disturbance, RequestFault
 from .faults import HandlerFault
 from .report import Breach, RecordedReport, Run, SimulationReport, Violation, recorded
@@ -39,7 +41,7 @@ _COUNTED = frozenset({Disturbance.FLOOD, Disturbance.CONCURRENT_DUPLICATE})
 def reduced(
     report: SimulationReport,
     *,
-    seconds: float = DEFAULT_SECONDS,
+    seconds: float | timedelta = DEFAULT_SECONDS,
     progress: Callable[[int, int, int], None] | None = None,
 ) -> SimulationReport:
     """Return the report of the smallest scenario that breaks the same rule.
@@ -51,19 +53,22 @@ def reduced(
 
     Args:
         report: a report of ``simulate`` or ``replay``.
-        seconds: the time limit; after it, the smallest scenario so far is returned.
+        seconds: the time limit, in seconds or as a ``timedelta``; after it, the smallest scenario
+            so far is returned.
         progress: called after each run with the number of runs, and with the number of events and
             of faults in the smallest scenario so far.
 
     Raises:
-        TypeError: the report is from another source.
+        TypeError: the report is from another source, or ``seconds`` is no time span.
+        ValueError: ``seconds`` is negative or not finite.
         RuntimeError: an event loop is running in this thread.
     """
+    limit_seconds = span_seconds("seconds", seconds)
     first = recorded(report)
     if first.passed or first.again is None:
         return report
     with first.again() as run:
-        reduction = _Reduction(run, first, time.monotonic() + seconds, progress)
+        reduction = _Reduction(run, first, time.monotonic() + limit_seconds, progress)
         with suppress(_OutOfTimeError):
             reduction.reduce()
         return reduction.best

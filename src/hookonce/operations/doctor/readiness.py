@@ -35,8 +35,8 @@ def readiness_findings(url: str, said: object, known: Sequence[Finding] = ()) ->
         findings.append(_finding(Level.WARNING, refused["warning"]))
     if not findings:
         return [fine(_CHECK, "the server is ready, and warns of nothing")]
-    told = {(one.found, one.fix) for one in known}
-    return [one for one in findings if (one.found, one.fix) not in told]
+    shown = {(one.found, one.fix) for one in known}
+    return [one for one in findings if (one.found, one.fix) not in shown]
 
 
 def _finding(level: Level, text: str) -> Finding:
