@@ -266,6 +266,21 @@ async def test_calls_at_the_same_time_begin_one_batch(shop: Shop, tmp_path: Path
         assert len(set(batches)) == 1
 
 
+async def test_of_two_batches_that_are_begun_at_the_same_time_one_is_refused(
+    shop: Shop, tmp_path: Path
+) -> None:
+    async with shop.receiver, Shop(tmp_path, clock=shop.clock).receiver as other:
+        await shop.handle("evt_1")
+        begun = await asyncio.gather(
+            shop.open(),
+            other.handled.open_batch(handler="book", late=True),
+            return_exceptions=True,
+        )
+        [refused] = [one for one in begun if isinstance(one, ReplayError)]
+        assert "is open with other arguments" in str(refused)
+        assert len(await shop.receiver.handled.batches()) == 1
+
+
 async def test_a_new_batch_ends_an_open_one_with_other_arguments(shop: Shop) -> None:
     async with shop.receiver:
         await shop.handle("evt_1", "evt_2")
