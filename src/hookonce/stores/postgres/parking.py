@@ -103,7 +103,7 @@ class Parking:
         return self._wake, (dump_time(now), blobs(sorted(key_locks)))
 
     def must_walk(self, uptime: float) -> bool:
-        """Return whether it is time for a step of ``walk``; if so, the next one is not due yet."""
+        """Return whether a step of ``walk`` is due; if so, no other is due before ``walked``."""
         if uptime < self._walks_at:
             return False
         self._walks_at = inf
