@@ -20,7 +20,7 @@ from hookonce.testing.pytest_plugin import (
     webhook_secret,
     webhook_sender,
 )
-from hookonce.verification.secrets import decode_secret
+from hookonce.verification.secrets import verifying_key
 
 __all__ = [
     "anyio_backend",
@@ -77,7 +77,7 @@ def nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]
     caplog.set_level(logging.DEBUG, logger="hookonce")
     yield
     shown = caplog.text
-    for hidden in (SECRET, b64encode(decode_secret(SECRET)).decode(), "v1,", COMMENT_TEXT):
+    for hidden in (SECRET, b64encode(verifying_key(SECRET).raw).decode(), "v1,", COMMENT_TEXT):
         assert hidden not in shown
 
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from hookonce.samples.events import event_body
-from hookonce.verification.secrets import decode_secret, fingerprint
+from hookonce.verification.secrets import fingerprint, verifying_key
 
 from .running import PATIENCE_SECONDS, SECRET, Process, eventually, invoke, run, running
 
@@ -93,7 +93,7 @@ def journal_in(here: Path) -> list[str]:
 
 def signed_by_openssl(event_id: str, body: bytes) -> dict[str, str]:
     timestamp = str(int(time.time()))
-    key = decode_secret(SECRET).hex()
+    key = verifying_key(SECRET).raw.hex()
     digest = subprocess.run(
         ["openssl", "dgst", "-sha256", "-binary", "-mac", "HMAC", "-macopt", f"hexkey:{key}"],
         input=f"{event_id}.{timestamp}.".encode() + body,

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from hookonce import sign
 from hookonce.senders import Sender, publishing
 from hookonce.testing import event_body, signed_request
-from hookonce.verification.secrets import decode_secret, new_secret
+from hookonce.verification.secrets import new_secret, verifying_key
 
 __all__ = ["MOST_BODY_BYTES", "Headers", "Mutated", "has_valid_signature", "mutated"]
 
@@ -98,7 +98,7 @@ def has_valid_signature(
     WSGI servers and older versions of Django read `webhook_id` as `webhook-id`.
     """
     given = [(name.lower().replace(b"_", b"-"), value.strip()) for name, value in headers]
-    key = decode_secret(secret)
+    key = verifying_key(secret).raw
     for family in families:
         ids, timestamps, signatures = (
             [value for name, value in given if name == b"%b-%b" % (family.encode(), part)]

@@ -22,7 +22,7 @@ from hookonce.operations.diagnosis import Diagnosis, diagnose
 from hookonce.samples.events import event_body
 from hookonce.senders import Sender, openai, publishing, svix
 from hookonce.verification.headers import RawHeaders
-from hookonce.verification.secrets import decode_secret
+from hookonce.verification.secrets import verifying_key
 
 pytestmark = pytest.mark.sample(90, of="file")
 
@@ -591,7 +591,7 @@ def usable(secrets: list[str]) -> list[str]:
     kept = []
     for secret in secrets:
         try:
-            decode_secret(secret)
+            verifying_key(secret)
         except ValueError:
             continue
         kept.append(secret)
@@ -660,7 +660,7 @@ def test_no_explanation_shows_a_secret_a_signature_or_a_piece_of_the_body(
 ) -> None:
     *secrets, retired, message_id, content = texts
     body = json.dumps({"id": message_id, "data": {content: content}}).encode()
-    key = decode_secret(f"whsec_{secrets[0][:24]}")
+    key = verifying_key(f"whsec_{secrets[0][:24]}").raw
     delivery = Delivery(
         key=key,
         signed_id=message_id,

@@ -25,7 +25,7 @@ from hookonce.events.openai import (
 from hookonce.events.standard import StandardEvent
 from hookonce.samples.events import event_body
 from hookonce.senders import Sender, openai, publishing, standard, svix
-from hookonce.verification.secrets import decode_secret, new_secret
+from hookonce.verification.secrets import new_secret, verifying_key
 
 SECRET = new_secret()
 
@@ -256,7 +256,7 @@ def signed_by_hand(
 ) -> dict[str, str]:
     """Return headers that `sign` refuses to make."""
     content = f"{message_id}.{timestamp}.".encode() + RESPONSE
-    digest = hmac.digest(decode_secret(SECRET), content, "sha256")
+    digest = hmac.digest(verifying_key(SECRET).raw, content, "sha256")
     signature = f"{before}v1,{base64.b64encode(digest).decode()}"
     values = {"id": message_id, "timestamp": timestamp, "signature": signature}
     return {f"{prefix}-{part}": value for part, value in values.items()}

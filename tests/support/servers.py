@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from hookonce import Receiver
 from hookonce.testing import Answer, Payload, SignedRequest, signed_request
-from hookonce.verification.secrets import decode_secret
+from hookonce.verification.secrets import verifying_key
 
 from .waiting import PATIENCE_SECONDS, until
 
@@ -147,8 +147,8 @@ def _never_shown(request: SignedRequest, secrets: Sequence[str]) -> list[bytes]:
         b".py",
         b"whsec_",
         *(entry.removeprefix("v1,").encode() for entry in signatures if len(entry) > len("v1,")),
-        *(b64encode(decode_secret(secret)) for secret in secrets),
-        *(decode_secret(secret) for secret in secrets),
+        *(b64encode(verifying_key(secret).raw) for secret in secrets),
+        *(verifying_key(secret).raw for secret in secrets),
     ]
 
 

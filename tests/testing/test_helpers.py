@@ -31,7 +31,7 @@ from hookonce.testing import (
     signed_request,
 )
 from hookonce.testing.pytest_plugin import SenderFactory
-from hookonce.verification.secrets import decode_secret, new_secret
+from hookonce.verification.secrets import new_secret, verifying_key
 
 SECRET = new_secret()
 
@@ -431,7 +431,7 @@ def test_an_unexpected_answer_fails_with_both_shown(
 
 def test_the_fixture_gives_a_new_secret_that_can_be_used(webhook_secret: str) -> None:
     assert webhook_secret.startswith("whsec_")
-    assert len(decode_secret(webhook_secret)) == 32
+    assert len(verifying_key(webhook_secret).raw) == 32
     assert webhook_secret != SECRET
 
 

@@ -13,7 +13,7 @@ from support.frames import leaks
 from hookonce import EnvironmentSecrets, FileSecrets, Verifier, WebhookError, sign, unwrap, verify
 from hookonce.clock import system_clock
 from hookonce.stores import open_store
-from hookonce.verification.secrets import decode_secret
+from hookonce.verification.secrets import verifying_key
 
 NOW = 1_700_000_000
 KEY = b"correct-horse-battery-staple"
@@ -157,7 +157,7 @@ def unusable_ways() -> Iterator[tuple[str, Callable[[], object]]]:
                 )
             yield f"Verifier {form} {fault}", lambda s=secrets: Verifier(s)  # type: ignore[misc]
             yield f"sign {form} {fault}", lambda s=secrets: sign(s, "evt_1", b"")  # type: ignore[misc]
-        yield f"decode {fault}", lambda b=bad: decode_secret(b)  # type: ignore[misc]
+        yield f"decode {fault}", lambda b=bad: verifying_key(b)  # type: ignore[misc]
     yield "a failing provider", lambda: Verifier(Failing((SECRET,), [1]))
     yield "verify with a failing provider", lambda: verify(BODY, FORGED, Failing((SECRET,), [1]))
     yield "unwrap with a failing provider", lambda: unwrap(BODY, FORGED, Failing((SECRET,), [1]))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookonce import EnvironmentSecrets, FileSecrets, SecretError
-from hookonce.verification.secrets import decode_secret, new_secret
+from hookonce.verification.secrets import new_secret, verifying_key
 
 SECRETS = [new_secret() for _ in range(4)]
 
@@ -24,7 +24,7 @@ def usable(content: str) -> tuple[str, ...] | None:
     secrets = tuple(line for line in lines if line and not line.startswith("#"))
     try:
         for secret in secrets:
-            decode_secret(secret)
+            verifying_key(secret)
     except SecretError:
         return None
     return secrets or None

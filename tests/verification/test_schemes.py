@@ -26,10 +26,10 @@ from hookonce import (
 from hookonce.verification.headers import DeliveryHeaders
 from hookonce.verification.secrets import (
     KeyPair,
-    decode_secret,
     fingerprint,
     new_key_pair,
     new_secret,
+    verifying_key,
 )
 
 NOW = 1_700_000_000
@@ -147,7 +147,7 @@ def test_a_forgery_does_not_match_a_public_key(forged: str) -> None:
         f"v1,{V1A_TEXT}",
         f"v1a,{V1_TEXT}",
         f"v1a,{b64(raw('x_' + V1_TEXT) * 2)}",
-        f"v1a,{b64(hmac_of(decode_secret(SECRET), 'sha512'))}",
+        f"v1a,{b64(hmac_of(verifying_key(SECRET).raw, 'sha512'))}",
     ],
     ids=range(5),
 )
@@ -179,10 +179,6 @@ def test_a_prefix_is_never_ignored() -> None:
     for text in (f"whsec_{PAIR.public}", f"v1,{PAIR.public}", f"whpk_{PAIR.public}"):
         with pytest.raises(SecretError):
             verify(BODY, headers_of(V1A), text, now=NOW)
-    with pytest.raises(SecretError, match="not a whsec_ secret but a public key"):
-        decode_secret(PAIR.public)
-    with pytest.raises(SecretError, match="not a whsec_ secret but a private key"):
-        decode_secret(PAIR.private)
     # The same bytes with the prefix of a secret are another key, with another fingerprint.
     as_secret = f"whsec_{b64(body)}"
     assert matched(as_secret, V1A) is None

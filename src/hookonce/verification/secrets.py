@@ -41,10 +41,6 @@ _NOT_SIGNING = {
         "a public key (whpk_…) only verifies; sign with the private key (whsk_…) that belongs to it"
     )
 }
-_NOT_SHARED = {
-    _PUBLIC: "this is not a whsec_ secret but a public key of the asymmetric scheme",
-    _PRIVATE: "this is not a whsec_ secret but a private key of the asymmetric scheme",
-}
 
 _BYTES = "a secret is text such as 'whsec_…', not bytes; decode it: secret.decode()"
 
@@ -154,19 +150,6 @@ def signing_key(secret: str) -> Key:
     if isinstance(key, str):
         raise SecretError(key)
     return key
-
-
-def decode_secret(secret: str) -> bytes:
-    """Return the HMAC key of a ``whsec_…`` secret.
-
-    Raises:
-        SecretError: as `verifying_key`, and for a public key.
-    """
-    key = _key_or_fault(secret, _NOT_SHARED)
-    del secret
-    if isinstance(key, str):
-        raise SecretError(key)
-    return key.raw
 
 
 def fingerprint(secret: str, purpose: str = "fingerprint") -> str:
