@@ -49,7 +49,7 @@ async def report_failures(handling: Handling, report: Report, *, is_final: bool,
     lease = handling.lease
     if report.absent:
         _log.error("%s %s", lease.key, absence_text(report.absent), extra=lease.log_fields())
-        handling.lease.dependencies.absent.note(str(lease.key), report.absent)
+        lease.dependencies.absent.note(str(lease.key), report.absent)
     failures = report.failures if is_final else report.failures_except_retries
     if not failures:
         return
@@ -70,7 +70,8 @@ async def _call_hooks(
     handling: Handling, group: ExceptionGroup[Exception], names: Sequence[str]
 ) -> None:
     """Call the error hooks with the failures of these handlers; log a hook that fails."""
-    hooks = handling.lease.dependencies.handler_table.error_hooks
+    lease = handling.lease
+    hooks = lease.dependencies.handler_table.error_hooks
     if not hooks:
         return
     context = handling.context(", ".join(names))
@@ -78,7 +79,5 @@ async def _call_hooks(
         arguments = (group, handling.event, context)[: hook.arguments]
         raised = await handling.calls.call("on_error", hook.function, hook.is_async, arguments)
         if raised is not None:
-            _log.error(
-                "an on_error function failed", exc_info=raised, extra=handling.lease.log_fields()
-            )
+            _log.error("an on_error function failed", exc_info=raised, extra=lease.log_fields())
         del raised  # break a reference cycle: see calls.py
