@@ -4,9 +4,10 @@ Procrastinate and PgQueuer run handlers in asyncio, as hookonce does. awa is a w
 calls handlers in Python. pgmq is a set of SQL functions with a client, installed without its
 extension; its users write their own worker, and the one here is short.
 
-Each queue has the settings that were fastest here among those that record each success durably. As
-they are used here, none refuses duplicates, reads the event, remembers that the event is done or
-holds a lease for each key: they do less than an inbox does.
+Each queue has the settings that were fastest here among those that record each success durably.
+PgQueuer is measured with its default batches too, which are much slower. As they are used here,
+none refuses duplicates, reads the event, remembers that the event is done or holds a lease for each
+key: they do less than an inbox does.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -31,6 +33,7 @@ _FILLED_AT_ONCE = 500
 _CONNECTIONS = 10
 _LEASE_SECONDS = 30
 _LOOK_SECONDS = 0.01
+_DEFAULT_BATCH = 10  # PgQueuer's, also of its command
 
 
 class PostgresQueue(NamedTuple):
@@ -118,7 +121,9 @@ async def _fill_pgqueuer(url: str, events: int) -> None:
 
 
 @asynccontextmanager
-async def _working_pgqueuer(url: str, work: Work, handled: Handled) -> AsyncIterator[None]:
+async def _working_pgqueuer(
+    url: str, work: Work, handled: Handled, *, batch: int | None = None
+) -> AsyncIterator[None]:
     async with _pgqueuer(url) as driver:
         queuer = installed("pgqueuer").PgQueuer(driver)
 
@@ -129,11 +134,11 @@ async def _working_pgqueuer(url: str, work: Work, handled: Handled) -> AsyncIter
         queuer.entrypoint(_NAME)(handle)
         # Handlers that wait are limited to the places. Without the limit, PgQueuer is faster; so
         # handlers that do nothing are not limited.
-        limits = (
-            {"batch_size": work.at_once // 2, "max_concurrent_tasks": work.at_once}
-            if work.handler_seconds
-            else {"batch_size": work.at_once}
-        )
+        limits: dict[str, int] = {}
+        if work.handler_seconds:
+            limits["max_concurrent_tasks"] = work.at_once
+        usual = work.at_once // 2 if work.handler_seconds else work.at_once
+        limits["batch_size"] = batch or usual
         task = asyncio.ensure_future(queuer.run(**limits))
         try:
             yield
@@ -232,6 +237,12 @@ QUEUES: dict[str, PostgresQueue] = {
         ("procrastinate",), _fill_procrastinate, _working_procrastinate, part=0.03
     ),
     "PgQueuer": PostgresQueue(("pgqueuer", "asyncpg"), _fill_pgqueuer, _working_pgqueuer),
+    "PgQueuer, its default batches": PostgresQueue(
+        ("pgqueuer", "asyncpg"),
+        _fill_pgqueuer,
+        partial(_working_pgqueuer, batch=_DEFAULT_BATCH),
+        part=0.3,
+    ),
     "pgmq": PostgresQueue(("pgmq", "asyncpg"), _fill_pgmq, _working_pgmq),
     "awa": PostgresQueue(("awa",), _fill_awa, _working_awa),
 }
