@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.deliveries import SECRET, answer_of, deliver, empty_inbox, receiver_on, sqlite_url
+from support.postgres import PostgresServer
 from support.redis_servers import RedisServer
 from support.stores import FaultyInboxStore
 from support.waiting import until, until_async
@@ -85,15 +86,20 @@ async def stored(receiver: Receiver, event: Event[Any]) -> None:
     assert answer_of(await deliver(receiver, event)) == (202, "stored")
 
 
-@pytest.fixture(params=["sqlite", "valkey"])
+@pytest.fixture(params=["sqlite", "valkey", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return sqlite_url(tmp_path)
+    if request.param == "postgres":
+        database: PostgresServer = request.getfixturevalue("postgres")
+        return database.url
     server: RedisServer = request.getfixturevalue("shared_valkey")
     server.flush()
     return server.url
 
 
+# PostgreSQL does not return an event whose key is locked, so no worker defers it.
+@pytest.mark.parametrize("url", ["sqlite", "valkey"], indirect=True)
 async def test_an_event_whose_key_is_locked_is_deferred_uncounted_and_woken_when_the_key_is_free(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
