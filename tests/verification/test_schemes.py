@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from support.node import node_program
 from support.processes import run_python
 from support.secrets import ChangingSecrets
@@ -192,6 +194,17 @@ def test_a_public_key_whose_prefix_has_lost_its_underscore_is_no_secret() -> Non
     for text in (damaged, PAIR.private.replace("_", "", 1)):
         with pytest.raises(SecretError, match="its prefix has no '_'"):
             verify(BODY, forged, text, now=NOW)
+
+
+@pytest.mark.parametrize("prefix", ["", "whsec_"])
+def test_a_public_key_of_a_pem_file_is_no_secret(prefix: str) -> None:
+    """Its base64 would be an HMAC key that everybody knows."""
+    public = Ed25519PublicKey.from_public_bytes(raw(PAIR.public))
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    [_, line, _] = pem.strip().splitlines()
+    with pytest.raises(SecretError, match="the public key of a PEM file; write 'whpk_'"):
+        verify(BODY, headers_of(V1A), prefix + line, now=NOW)
+    assert f"whpk_{b64(base64.b64decode(line)[-32:])}" == PAIR.public
 
 
 def test_a_private_key_is_refused_where_deliveries_are_verified() -> None:

@@ -30,6 +30,9 @@ _SHARED, _PUBLIC, _PRIVATE = "whsec_", "whpk_", "whsk_"
 _LEAST_KEY_BYTES = 16
 USUAL_KEY_BYTES = 24
 
+# An ed25519 public key in a PEM file begins with these bytes (RFC 8410, 10.1).
+_PEM_PUBLIC_KEY = bytes.fromhex("302a300506032b6570032100")
+
 _NOT_VERIFYING = {
     _PRIVATE: (
         "this is a private key (whsk_…), and only the sender may have it; configure its public key"
@@ -240,6 +243,12 @@ def _shared_or_fault(text: str) -> bytes | str:
         unprefixed = "" if has_prefix else f"does not start with {_SHARED!r} and "
         return f"the secret {unprefixed}is not standard base64: {fault}; copy the whole value again"
     key = base64.b64decode(encoded)
+    if key.startswith(_PEM_PUBLIC_KEY):
+        # Without this check, the text would become an HMAC key that everybody knows.
+        return (
+            "this is not a secret but the public key of a PEM file; write 'whpk_' and the base64 of"
+            " its last 32 bytes"
+        )
     if len(key) < USUAL_KEY_BYTES and not has_prefix:
         return (
             f"the secret does not start with {_SHARED!r}, and is too short to be one without; copy"
