@@ -12,7 +12,8 @@ from hookonce import Receiver, Refusal, VerificationError, Verifier, sign, unwra
 from hookonce.samples.events import event_body
 from hookonce.senders import Sender, publishing, svix
 from hookonce.verification import DeliveryHeaders
-from hookonce.verification.headers import names_of, read_headers
+from hookonce.verification.header_names import names_of
+from hookonce.verification.headers import read_headers
 from hookonce.verification.signature import PartsVerifier
 
 SECRET = "whsec_" + base64.b64encode(b"the secret of these tests").decode()

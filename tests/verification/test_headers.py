@@ -15,7 +15,8 @@ from werkzeug.datastructures import Headers as WerkzeugHeaders
 
 from hookonce import Refusal, VerificationError, sign, verify
 from hookonce.senders import Sender, publishing
-from hookonce.verification.headers import DeliveryHeaders, DeliveryHints, names_of, read_headers
+from hookonce.verification.header_names import names_of
+from hookonce.verification.headers import DeliveryHeaders, DeliveryHints, read_headers
 from hookonce.verification.signature import PartsVerifier
 
 SECRET = "whsec_" + base64.b64encode(b"the secret of these tests").decode()

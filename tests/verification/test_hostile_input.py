@@ -27,7 +27,8 @@ from hookonce import (
     unwrap,
     verify,
 )
-from hookonce.verification.headers import DeliveryHints, names_of, read_headers
+from hookonce.verification.header_names import names_of
+from hookonce.verification.headers import DeliveryHints, read_headers
 from hookonce.verification.signature import PartsVerifier
 
 pytestmark = pytest.mark.sample(3, of="file")

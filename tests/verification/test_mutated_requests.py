@@ -13,7 +13,8 @@ import pytest
 
 from hookonce import VerificationError, VerifiedDelivery, sign
 from hookonce.senders import Sender, standard, svix
-from hookonce.verification.headers import names_of, read_headers
+from hookonce.verification.header_names import names_of
+from hookonce.verification.headers import read_headers
 from hookonce.verification.secrets import new_key_pair, new_secret
 from hookonce.verification.signature import PartsVerifier
 

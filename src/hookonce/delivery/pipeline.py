@@ -30,13 +30,8 @@ from ..routing.handler import Handler
 from ..senders.sender import Sender
 from ..stores.time_limit import within
 from ..stores.values import Dead, Delivery, Done, EnqueueResult, Full, KeyLock, Stored, Waiting
-from ..verification.headers import (
-    DeliveryHints,
-    RawHeaders,
-    header_pairs,
-    names_of,
-    read_headers,
-)
+from ..verification.header_names import names_of
+from ..verification.headers import DeliveryHints, RawHeaders, header_pairs, read_headers
 from ..verification.signature import PartsVerifier, VerifiedDelivery
 from ..watching.log import delivery_fields
 from ..watching.records import (

@@ -6,7 +6,7 @@ and ``svix`` are built in. For another service, make a ``Sender`` of your own.
 """
 
 from ..events import Envelope
-from ..verification.headers import Hints
+from ..verification.header_names import Hints
 from .built_in import openai, publishing, standard, svix
 from .rules import Rules
 from .sender import Handshake, Sender

@@ -6,7 +6,7 @@ from ..events import Envelope
 from ..events.openai import OPENAI_EVENT_CLASSES, UnknownOpenAIEvent
 from ..events.publishing import PUBLISHING_EVENTS
 from ..events.standard import UnknownStandardEvent
-from ..verification.headers import Hints
+from ..verification.header_names import Hints
 from .rules import EXAMPLE_RETRY_SECONDS, Rules
 from .sender import Sender
 

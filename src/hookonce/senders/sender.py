@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from ..clock import span_seconds
 from ..errors import no_sender
 from ..events import Envelope, EventClass, UnknownEvent, event_types_of
-from ..verification.headers import Hints
+from ..verification.header_names import Hints
 from ..verification.signature import DEFAULT_TOLERANCE
 from .rules import Rules
 

@@ -11,9 +11,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
-from ..errors import Refusal, VerificationError, no_sender
+from ..errors import Refusal, VerificationError
+from .header_names import (
+    ENDINGS,
+    ID,
+    SIGNATURE,
+    TIMESTAMP,
+    WEBHOOK,
+    HeaderNames,
+    Signing,
+    families_of,
+    fields_of,
+    names_of,
+)
 
 RawHeaders: TypeAlias = (
     Mapping[str, str]
@@ -30,23 +42,7 @@ _Pairs: TypeAlias = Iterable[tuple[str | bytes, str | bytes]]
 
 _NAME = itemgetter(0)
 
-_ID, _TIMESTAMP, _SIGNATURE = range(3)
-_ENDINGS = ("-id", "-timestamp", "-signature")
-
-
-def _fields_of(prefix: str) -> dict[str | bytes, int]:
-    """Map the three header names with a prefix, as text and as bytes, to the fields they hold."""
-    return {
-        spelling: field
-        for field, ending in enumerate(_ENDINGS)
-        for spelling in (f"{prefix}{ending}", f"{prefix}{ending}".encode())
-    }
-
-
-WEBHOOK = ("webhook",)
-"""The prefix of the signed headers that the specification names."""
-
-_FIELDS = _fields_of(*WEBHOOK)
+_FIELDS = fields_of(*WEBHOOK)
 
 _NAME_LENGTHS = frozenset(len(spelling) for spelling in _FIELDS)
 
@@ -87,99 +83,12 @@ def header_pairs(headers: RawHeaders) -> _Pairs:
     return pairs  # type: ignore[no-any-return]  # cast() would be a call on the hot path
 
 
-class Hints(NamedTuple):
-    """The names of a sender's headers outside the signature: ``<service>-<ending>``.
-
-    Attributes:
-        event_type: the ending of the header with the type of the event.
-        attempt: the ending of the header with the number of the attempt, from 1.
-        service: the prefix of both, in any case; None takes the endings with any prefix.
-    """
-
-    event_type: str = "event-type"
-    attempt: str = "delivery-attempt"
-    service: str | None = None
-
-
-class Signing(Protocol):
-    """The sender's headers and tolerance, on which the verification of a delivery depends.
-
-    ``hookonce.senders.Sender`` is such a class.
-    """
-
-    @property
-    def headers(self) -> tuple[str, ...]:
-        """The prefixes of the signed headers."""
-        ...
-
-    @property
-    def hints(self) -> Hints | None:
-        """The headers outside the signature; None if the sender has none."""
-        ...
-
-    @property
-    def tolerance_seconds(self) -> float:
-        """The largest difference allowed between a timestamp and the clock, in both directions."""
-        ...
-
-
-class HeaderNames:
-    """The names of a sender's headers, looked up once for all of its deliveries.
-
-    It is compared by identity, because each delivery looks it up in caches.
-
-    Args:
-        prefixes: the prefixes of the signed headers, each the prefix of a family.
-        hints: the names of the headers outside the signature.
-    """
-
-    __slots__ = ("endings", "families", "fields", "prefixes", "service")
-
-    def __init__(self, prefixes: tuple[str, ...], hints: Hints | None) -> None:
-        self.prefixes: tuple[str, ...] = prefixes
-        self.families: tuple[dict[str | bytes, int], ...] = tuple(map(_fields_of, prefixes))
-        self.fields: dict[str | bytes, tuple[int, int]] = {
-            name: (family, field)
-            for family, fields in enumerate(self.families)
-            for name, field in fields.items()
-        }
-        self.endings: tuple[tuple[str, int], ...] = ()
-        self.service: str | None = None
-        if hints is not None:
-            self.endings = (f"-{hints.event_type}", 0), (f"-{hints.attempt}", 1)
-            self.service = None if hints.service is None else hints.service.lower()
-
-
-_names = lru_cache(maxsize=64)(HeaderNames)
-
-
-def names_of(sender: Signing | None) -> HeaderNames:
-    """Return the names of a sender's headers; by default the names that most senders use."""
-    if sender is None:
-        return _names(WEBHOOK, Hints())
-    try:
-        return _names(sender.headers, sender.hints)
-    except AttributeError:
-        raise no_sender(sender) from None
-
-
-def families_of(sender: Signing | None) -> HeaderNames | None:
-    """Return the names of a sender's headers; None for ``webhook-*``, which has a faster path."""
-    if sender is None:
-        return None
-    try:
-        prefixes = sender.headers
-    except AttributeError:
-        raise no_sender(sender) from None
-    return None if prefixes == WEBHOOK else names_of(sender)
-
-
 def families_in(headers: RawHeaders) -> tuple[str, ...]:
     """Return the prefixes with which ``headers`` has all three signed headers, of any sender."""
     names = {_text(name).lower() for name, _ in header_pairs(headers)}
-    prefixes = (name.removesuffix(_ENDINGS[_ID]) for name in names if name.endswith(_ENDINGS[_ID]))
+    prefixes = (name.removesuffix(ENDINGS[ID]) for name in names if name.endswith(ENDINGS[ID]))
     return tuple(
-        sorted(one for one in prefixes if all(f"{one}{ending}" in names for ending in _ENDINGS))
+        sorted(one for one in prefixes if all(f"{one}{ending}" in names for ending in ENDINGS))
     )
 
 
@@ -391,9 +300,9 @@ def _spellings(names: tuple[object, ...]) -> tuple[str, str, str] | None:
         if field in found:
             return None
         found[field] = name
-    if len(found) != len((_ID, _TIMESTAMP, _SIGNATURE)):
+    if len(found) != len((ID, TIMESTAMP, SIGNATURE)):
         return None
-    return found[_ID], found[_TIMESTAMP], found[_SIGNATURE]
+    return found[ID], found[TIMESTAMP], found[SIGNATURE]
 
 
 def _agreed(headers: RawHeaders, families: tuple[dict[str | bytes, int], ...]) -> _Found:
@@ -434,7 +343,7 @@ def _found(headers: RawHeaders, fields: dict[str | bytes, int] = _FIELDS) -> _Fo
         before = found[field]
         if before is None:
             found[field] = value
-        elif field == _SIGNATURE:
+        elif field == SIGNATURE:
             more_signatures.append(value)
         elif before != value:
             raise VerificationError(_CONFLICTING[field])
@@ -444,11 +353,11 @@ def _found(headers: RawHeaders, fields: dict[str | bytes, int] = _FIELDS) -> _Fo
     return message_id, timestamp, signature
 
 
-_CONFLICTING = {_ID: Refusal.CONFLICTING_ID, _TIMESTAMP: Refusal.CONFLICTING_TIMESTAMP}
+_CONFLICTING = {ID: Refusal.CONFLICTING_ID, TIMESTAMP: Refusal.CONFLICTING_TIMESTAMP}
 _MALFORMED = {
-    _ID: Refusal.MALFORMED_ID,
-    _TIMESTAMP: Refusal.MALFORMED_TIMESTAMP,
-    _SIGNATURE: Refusal.MALFORMED_SIGNATURE,
+    ID: Refusal.MALFORMED_ID,
+    TIMESTAMP: Refusal.MALFORMED_TIMESTAMP,
+    SIGNATURE: Refusal.MALFORMED_SIGNATURE,
 }
 
 
@@ -456,7 +365,7 @@ def _encoded(value: object, field: int) -> bytes:
     if isinstance(value, str):
         # A signature with lone surrogates matches nothing, but another signature in the header may
         # match.
-        errors = "replace" if field == _SIGNATURE else "strict"
+        errors = "replace" if field == SIGNATURE else "strict"
         try:
             return value.encode("utf-8", errors)
         except UnicodeEncodeError:
@@ -543,7 +452,7 @@ def _places(received: tuple[object, ...], names: HeaderNames) -> _Places:
     signed.sort()
     is_usual = len({family for family, _, _ in signed}) == 1 and [
         field for _, field, _ in signed
-    ] == [_ID, _TIMESTAMP, _SIGNATURE]
+    ] == [ID, TIMESTAMP, SIGNATURE]
     return _Places(tuple(place for _, _, place in signed) if is_usual else None, *hints)
 
 

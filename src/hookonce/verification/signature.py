@@ -18,18 +18,8 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from ..clock import Clock, span_seconds, system_clock, unix_seconds, utc
 from ..errors import Refusal, SecretError, VerificationError, shows_half_built, unmatched
-from .headers import (
-    V1,
-    WEBHOOK,
-    DeliveryHeaders,
-    RawHeaders,
-    SignedParts,
-    Signing,
-    families_of,
-    is_message_id,
-    names_of,
-    signed_parts,
-)
+from .header_names import WEBHOOK, Signing, families_of, names_of
+from .headers import V1, DeliveryHeaders, RawHeaders, SignedParts, is_message_id, signed_parts
 from .secrets import (
     SecretSource,
     SecretsProvider,

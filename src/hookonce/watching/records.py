@@ -11,7 +11,8 @@ from ..clock import utc
 from ..errors import PayloadError, VerificationError
 from ..outcome import Outcome
 from ..stores.values import ClaimResult, DeadReason, Delivery, EnqueueResult
-from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders, Signing
+from ..verification.header_names import Signing
+from ..verification.headers import DeliveryHeaders, DeliveryHints, RawHeaders
 from ..verification.signature import VerifiedDelivery
 
 

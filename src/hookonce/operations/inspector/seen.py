@@ -9,7 +9,8 @@ from enum import StrEnum
 from operator import attrgetter
 
 from ...outcome import Outcome, Reason
-from ...verification.headers import WEBHOOK, DeliveryHints, RawHeaders, header_pairs
+from ...verification.header_names import WEBHOOK
+from ...verification.headers import DeliveryHints, RawHeaders, header_pairs
 from ...verification.signature import VerifiedDelivery
 from ...watching.records import DeliveryAnswered, DeliveryReceived
 from ...watching.steps import EventState, EventStep
