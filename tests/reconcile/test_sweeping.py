@@ -10,7 +10,7 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,8 @@ class Bakery:
         """Replace the store by an empty store; the handlers' notes remain, in another file."""
         for file in self.folder.glob("hookonce.db*"):
             file.unlink()
-        sqlite3.connect(self.folder / "hookonce.db").execute("VACUUM")
+        with closing(sqlite3.connect(self.folder / "hookonce.db")) as connection:
+            connection.execute("VACUUM")
 
     async def reconcile(self) -> tuple[int, list[str], dict[str, Any]]:
         """Run the command; return its status, the ids of the gaps, and the summary."""
@@ -95,7 +96,7 @@ class Bakery:
     @property
     def noted(self) -> list[str]:
         """Return the handler's notes, in order."""
-        with sqlite3.connect(self.folder / "noted.db") as connection:
+        with closing(sqlite3.connect(self.folder / "noted.db")) as connection:
             return [row[0] for row in connection.execute("SELECT id FROM noted ORDER BY rowid")]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -189,7 +190,7 @@ def check_ledger(path: Path) -> None:
         assert ledger.insert(transaction, _EFFECT._replace(event_id="evt_new"))
         assert ledger.holds(transaction, _EFFECT._replace(event_id="evt_new"))
     ledger.close()
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         assert connection.execute(
             "SELECT DISTINCT generation FROM hookonce_effects"
         ).fetchall() == [(0,)]
