@@ -21,14 +21,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.deliveries import SECRET, answer_of, comment, deliver, sqlite_url
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS, until
 
 from hookonce import Context, Receiver, Reject
+from hookonce.clock import ManualClock
 from hookonce.effects.sqlite import SQLiteLedger
 from hookonce.events import CommentReceived
 from hookonce.inbox.replay_id import ReplayId
 from hookonce.stores.replays import ReplayBatch
-from hookonce.stores.values import DeadReason
+from hookonce.stores.sqlite import SQLiteStore
+from hookonce.stores.values import Claimed, ClaimResult, DeadReason
 from hookonce.verification.headers import is_message_id
 
 pytestmark = pytest.mark.anyio
@@ -159,6 +161,42 @@ async def test_calls_at_the_same_time_cause_one_replay(shop: Shop, tmp_path: Pat
         answers = await asyncio.gather(*(one.replay(batch) for one in (shop, other, shop, other)))
         assert sorted(answers) == [DUPLICATE, DUPLICATE, DUPLICATE, HANDLED]
         assert len(shop.seen) + len(other.seen) == 2
+
+
+async def test_a_replay_whose_lease_was_lost_goes_on_and_no_second_one_begins(
+    tmp_path: Path,
+) -> None:
+    """The process was stalled: the store grants its own next claim to the attempt that runs."""
+    clock, granted, runs, gate = ManualClock(), list[int](), list[int](), asyncio.Event()
+
+    class Watched(SQLiteStore):
+        async def claim(self, *of: Any) -> ClaimResult:
+            result = await super().claim(*of)
+            if isinstance(result, Claimed):
+                granted.append(result.attempt)
+            return result
+
+    store = Watched(tmp_path / "hooks.db", clock=clock)
+    receiver = Receiver(secrets=SECRET, store=store, keep_handled=DAYS, clock=clock)
+
+    @receiver.on(CommentReceived, name="book")
+    async def book(_: CommentReceived, context: Context) -> None:
+        runs.append(context.generation)
+        if context.generation:
+            await gate.wait()
+
+    async with receiver:
+        assert answer_of(await deliver(receiver, comment("evt_1"))) == HANDLED
+        clock.advance(1)
+        batch = await receiver.handled.open_batch(handler="book")
+        first = asyncio.create_task(receiver.handled.replay("evt_1", batch))
+        await until(lambda: runs == [0, 1])
+        clock.advance(60)
+        second = asyncio.create_task(receiver.handled.replay("evt_1", batch))
+        await until(lambda: granted == [1, 1, 2])
+        gate.set()
+        assert [answer_of(await one) for one in (first, second)] == [HANDLED, DUPLICATE]
+    assert runs == [0, 1]
 
 
 async def test_what_cannot_be_replayed_is_refused(shop: Shop, tmp_path: Path) -> None:
