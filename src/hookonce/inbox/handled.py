@@ -427,7 +427,8 @@ class HandledEvents:
         if new:
             raise ReplayError(
                 f"generation {last.generation} of {last.handler} is open, with the same arguments;"
-                " continue it, without new=True (--new)"
+                " continue it, without new=True (--new); if it cannot be finished, new=True with"
+                " other arguments ends it"
             )
         return True
 
