@@ -79,6 +79,7 @@ async def test_no_text_of_a_store_shows_user_or_password() -> None:
         ("host/hooks?schema=Shop", "schema takes"),
         ("host/hooks?durability=memory", "durability takes"),
         ("host/hooks?listen=often", "listen takes"),
+        (f"host/hooks?password=a&{PASSWORD}", "write '&' in a value as %26"),
     ],
 )
 async def test_a_url_that_cannot_be_used_is_refused_without_its_password(
@@ -88,6 +89,12 @@ async def test_a_url_that_cannot_be_used_is_refused_without_its_password(
     with pytest.raises(ValueError, match=message) as caught:
         open_store(url, clock=system_clock)
     check(caught.value)
+
+
+async def test_a_plus_sign_in_an_option_stays() -> None:
+    store = PostgresStore("postgresql://host/hooks?password=a+b%20c")
+    assert isinstance(store._settings.source, dict)
+    assert store._settings.source["password"] == "a+b c"
 
 
 @pytest.mark.parametrize("before", ["a/", "1/", "a@", "a?", "a#", "%zz"])

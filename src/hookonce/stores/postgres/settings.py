@@ -147,7 +147,10 @@ def _parse(url: str) -> tuple[dict[str, Any], dict[str, str]]:
     known = [default.keyword.decode() for default in pq.Conninfo.get_defaults()]
     options: dict[str, str] = {}
     others: list[tuple[str, str]] = []
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+    if any("=" not in option for option in parts.query.split("&") if option):
+        raise _UnusableError("an option has no value; write '&' in a value as %26")
+    literal = parts.query.replace("+", "%2B")  # a plus sign is no space to libpq
+    for name, value in parse_qsl(literal, keep_blank_values=True):
         if name in _OWN:
             options[name] = value
         elif name in known:
