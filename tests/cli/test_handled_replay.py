@@ -247,6 +247,7 @@ def test_a_long_replay_on_a_terminal_shows_a_progress_bar(here: Path) -> None:
     [
         ([], ["name events by their ids, or select them with --all"]),
         (["evt_1", "--all"], ["name events by their ids, or select them with --all"]),
+        (["evt_\udcff"], ["'evt_\\udcff' is no id: it is not valid UTF-8"]),
         (["evt_9"], ["no delivery of 'evt_9' at 'default' is kept"]),
         (["--all", "--handler", "post"], ["no handler 'post'; it has book, mail"]),
         (["--all", "--endpoint", "other"], ["no endpoint 'other'; it has default"]),

@@ -504,6 +504,8 @@ async def test_what_no_batch_can_be_is_refused(shop: Shop) -> None:
             await shop.open(where="platform")
         with pytest.raises(ValueError, match="since"):
             await shop.open(since=timedelta(0))
+        with pytest.raises(ValueError, match="surrogates not allowed"):
+            await shop.open(event_type="comment.\udcff")
         assert await handled.batches() == []
 
 

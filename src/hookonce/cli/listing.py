@@ -314,11 +314,19 @@ async def _one_key(
 
 
 def check_selection(event_ids: Sequence[str], wanted: EventFilter, *, every: bool) -> None:
-    """Exit with a usage error unless the user gives either ids, or --all or filters."""
+    """Exit with a usage error unless the user gives either ids, or --all or filters.
+
+    Also exit if an argument's bytes are not UTF-8, since Python then reads them as lone surrogates.
+    """
     if bool(event_ids) is (every or not wanted.is_empty):
         raise click.UsageError(
             "name events by their ids, or select them with --all or with filters such as --type"
         )
+    for event_id in event_ids:
+        try:
+            event_id.encode()
+        except UnicodeEncodeError:
+            raise click.UsageError(f"{event_id!r} is no id: it is not valid UTF-8") from None
 
 
 def change_selected(

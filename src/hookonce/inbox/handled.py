@@ -187,6 +187,7 @@ class HandledEvents:
         EventFilter(where=plan.where)  # raises ValueError for an invalid condition
         if event_type == "":
             raise ValueError("event_type is empty, so it selects no event")
+        (event_type or "").encode()  # raises ValueError for a lone surrogate, which no store finds
         last = await self._last(handler)
         if last is not None and self._joins(last, plan, new=new):
             return last
