@@ -241,7 +241,7 @@ async def test_a_host_name_with_a_private_address_is_refused_after_the_lookup(
 ) -> None:
     """Here 127.0.0.1 counts as a public address, and 127.0.0.2 as a private one."""
     monkeypatch.setattr(
-        "hookonce.client.connection._is_private_host", lambda host: host in {"127.0.0.2", "::1"}
+        "hookonce.client.connection.is_private_host", lambda host: host in {"127.0.0.2", "::1"}
     )
     got: list[bytes] = []
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import socket
 import time
-from asyncio.subprocess import DEVNULL, Process
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -37,22 +34,16 @@ from .findings import print_findings
 from .loading import load_signing_secret, secrets_option
 from .numbers import FiniteRange
 from .output import Output, together
+from .receiver_process import ReceiverProcess, port_becomes
 from .senders import sender_option
 from .serve import serving
 from .statuses import CannotBegin, Status
 
-EFFECTS_URL_VARIABLE = "HOOKONCE_EFFECTS_URL"
-"""The environment variable that tells a receiver where to post the ids of its effects."""
-
 _EFFECTS_PORT = 8900
 
 _PER_SECOND = 20.0
-_LOOK_SECONDS = 0.05
 _QUIET_SECONDS = 1.0
 
-# How long a receiver may take to start. Most need a second or two; a receiver that is compiled
-# first, or starts on a busy machine, needs longer.
-_START_SECONDS = 60.0
 _WAIT_SECONDS = 10.0
 
 _EVENTS_PER_KILL, _MOST_KILLS = 100, 3
@@ -216,7 +207,7 @@ class _Trial:
         self._options = options
         self._url = url
         self._scenario = scenario
-        self._process = _Process(options.command, url) if options.command else None
+        self._process = ReceiverProcess(options.command, url) if options.command else None
         self._limit: asyncio.Timeout | None = None
         self._fault: CannotBegin | None = None
         self._accepted: set[str] = set()
@@ -268,7 +259,7 @@ class _Trial:
             effects_url = await stack.enter_async_context(serving(self.effects, port))
             if self._process is not None:
                 await stack.enter_async_context(self._process.running(effects_url))
-            elif not await _becomes(self._url, is_open=True, seconds=_WAIT_SECONDS):
+            elif not await port_becomes(self._url, is_open=True, seconds=_WAIT_SECONDS):
                 raise CannotBegin(
                     f"no server answers at {self._url}; start the receiver, or --run it"
                 )
@@ -323,91 +314,6 @@ class _Trial:
             self._accepted.add(attempt.event_id)
         if self._move is not None:
             self._move(len(self._accepted), len(self._scenario.events))
-
-
-class _Process:
-    """The receiver's process, which a shell command starts."""
-
-    def __init__(self, command: str, url: str) -> None:
-        self._command = command
-        self._url = url
-        self._environment: Mapping[str, str] = {}
-        self._process: Process | None = None
-
-    @asynccontextmanager
-    async def running(self, effects_url: str) -> AsyncIterator[None]:
-        """Run the receiver during the block."""
-        self._environment = {**os.environ, EFFECTS_URL_VARIABLE: effects_url}
-        if await _accepts(self._url):
-            raise CannotBegin(
-                f"a server answers at {self._url} already; stop it, or leave out --run"
-            )
-        try:
-            await self.start()
-            yield
-        finally:
-            await self.kill()
-
-    async def start(self) -> None:
-        """Start the receiver, and return when it accepts connections."""
-        self._process = process = await asyncio.create_subprocess_shell(
-            self._command,
-            stdin=DEVNULL,
-            stdout=DEVNULL,
-            stderr=DEVNULL,
-            env=self._environment,
-            start_new_session=True,
-        )
-        if not await _becomes(
-            self._url,
-            is_open=True,
-            seconds=_START_SECONDS,
-            is_hopeless=lambda: process.returncode is not None,
-        ):
-            what = "did not start" if process.returncode is None else "ended"
-            raise CannotBegin(
-                f"the command of --run {what}, and no server answers at {self._url}; add"
-                " '>log 2>&1' to the command to see why"
-            )
-
-    async def kill(self) -> None:
-        """Kill the receiver and its child processes with SIGKILL."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            await self._process.wait()
-            # Wait for the port, because a child of the shell may end a moment after the shell.
-            await _becomes(self._url, is_open=False, seconds=_START_SECONDS)
-
-
-async def _becomes(
-    url: str,
-    *,
-    is_open: bool,
-    seconds: float,
-    is_hopeless: Callable[[], bool] = lambda: False,
-) -> bool:
-    """Wait until the port of a URL is open or closed; return False if that takes too long."""
-    until = time.monotonic() + seconds
-    while await _accepts(url) is not is_open:
-        if is_hopeless() or time.monotonic() >= until:
-            return False
-        await asyncio.sleep(_LOOK_SECONDS)
-    return True
-
-
-async def _accepts(url: str) -> bool:
-    """Return whether a server accepts connections at a URL."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        _, writer = await asyncio.open_connection(parts.hostname, port)
-    except OSError:
-        return False
-    writer.close()
-    with suppress(OSError):
-        await writer.wait_closed()
-    return True
 
 
 def _checked(url: str, *, is_owned: bool) -> str:

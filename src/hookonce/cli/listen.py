@@ -28,7 +28,7 @@ from hookonce.client import (
     NotFoundError,
     PermissionDeniedError,
 )
-from hookonce.client.connection import segment
+from hookonce.client.addresses import segment
 from hookonce.emulator.rules import SUBSCRIBABLE
 from hookonce.errors import SecretError
 from hookonce.receiver.receiver import replaced

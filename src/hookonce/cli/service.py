@@ -21,7 +21,7 @@ from hookonce.client import (
     NoAnswerError,
     UnreadableAnswerError,
 )
-from hookonce.client.connection import segment
+from hookonce.client.addresses import segment
 from hookonce.resources import API_KEY_VARIABLE, API_URL_VARIABLE
 
 from .output import Option, cut, json_option, together

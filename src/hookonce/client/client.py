@@ -11,8 +11,9 @@ import httpx2
 from ..clock import span_seconds
 from ..errors import shows_half_built
 from ..resources import API_URL_VARIABLE, Channel, Me, Page
+from .addresses import fault_of_address
 from .comments import Comments
-from .connection import Connection, Item, Operation, fault_of_address
+from .connection import Connection, Item, Operation
 from .errors import ApiKeyError
 from .keys import ApiKey, EnvironmentKey, KeySource
 from .listing import Listing

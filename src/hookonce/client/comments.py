@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 from ..resources import Comment, Page, RepliedComment, ReplyInput
-from .connection import Connection, Item, Operation, segment
+from .addresses import segment
+from .connection import Connection, Item, Operation
 from .listing import LARGEST_PAGE, Listing, texts
 
 

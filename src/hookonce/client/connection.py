@@ -20,16 +20,15 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from ipaddress import ip_address
 from typing import Any, Generic, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import httpx2
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic_core import from_json, to_json
 
-from ..addresses import is_public
 from ..resources import ErrorResponse, Resource
+from .addresses import fault_of_address, is_private_host, is_this_machine
 from .errors import ClientError, NoAnswerError, UnreadableAnswerError, UploadError, refusal
 from .keys import ApiKey
 from .quota import QuotaWatch
@@ -71,10 +70,6 @@ _NO_UPLOAD_HEADERS = frozenset(
         *("keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te"),
         *("trailer", "transfer-encoding", "upgrade"),
     }
-)
-_NO_ADDRESS = (
-    "must be an https URL such as https://api.example.com, without a user or password; http is"
-    " allowed for this machine only"
 )
 _PRIVATE_ADDRESS = (
     "the service is on the internet, but named an address on this machine or in a private network;"
@@ -136,7 +131,7 @@ class Connection:
         base = urlsplit(self.base_url)
         self._host, self._scheme = base.hostname or "", base.scheme
         # `_attempt` sets this to true after a connection to a private address.
-        self._service_is_private = _is_private_host(self._host)
+        self._service_is_private = is_private_host(self._host)
         self._key = key
         self._patience = patience
         self._answer_seconds = answer_seconds
@@ -149,7 +144,7 @@ class Connection:
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             follow_redirects=False,
             # A proxy named in the environment cannot reach this machine.
-            trust_env=not _is_this_machine(self._host),
+            trust_env=not is_this_machine(self._host),
         )
         # The user's own transport may not support httpx2's trace extension.
         self._is_traced = transport is None
@@ -245,7 +240,7 @@ class Connection:
         if parts.scheme != "https" and self._scheme == "https":
             return "the service uses https, but named an http address"
         host = parts.hostname or ""
-        if host != self._host and not self._service_is_private and _is_private_host(host):
+        if host != self._host and not self._service_is_private and is_private_host(host):
             return _PRIVATE_ADDRESS
         return None
 
@@ -363,7 +358,7 @@ class _Way:
             case "connect_tcp.complete":
                 self._stream = info["return_value"]
                 peer = self._stream.get_extra_info("server_addr")
-                self.reached_private = self._is_direct and _is_private_host(str(peer[0]))
+                self.reached_private = self._is_direct and is_private_host(str(peer[0]))
                 if self.reached_private and not self._may_reach_private:
                     raise _PrivateAddressError
             case "send_request_headers.started":
@@ -485,28 +480,6 @@ class _HiddenPath(httpx2.URL):
         return f"{type(self).__name__}({str(self)!r})"
 
 
-def fault_of_address(url: str, *, allow_http: bool) -> str | None:
-    """Return why an address cannot be used; do not quote it, because it may hold a password."""
-    try:
-        parts = urlsplit(url)
-        host, has_user = parts.hostname or "", parts.username is not None
-        _ = parts.port  # raises ValueError for a wrong port
-        httpx2.URL(url)  # raises an error for some URLs that urlsplit accepts
-    except (ValueError, TypeError, AttributeError, httpx2.InvalidURL):
-        return _NO_ADDRESS
-    is_safe = parts.scheme == "https" or (
-        parts.scheme == "http" and (allow_http or _is_this_machine(host))
-    )
-    return _NO_ADDRESS if not host or has_user or parts.fragment or not is_safe else None
-
-
-def segment(resource_id: str) -> str:
-    """Return an id as a segment of a path; ValueError if it could change the path."""
-    if not isinstance(resource_id, str) or resource_id in {"", ".", ".."}:
-        raise ValueError(f"an id is text such as 'post_1', not {resource_id!r}")
-    return quote(resource_id, safe="")
-
-
 def _refused(operation: Operation, answer: _Answer, key: str) -> _Failure:
     method, path, status = operation.method, operation.path, answer.status
     retry_after = answer.headers.get("retry-after", "").strip()
@@ -565,20 +538,3 @@ def _read(operation: Operation, answer: _Answer, kind: type[M]) -> M:
 def _backoff(attempt: int) -> float:
     wait = _FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1)
     return wait * random.uniform(0.5, 1.0)  # noqa: S311 - no security depends on the jitter
-
-
-def _is_this_machine(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _is_private_host(host: str) -> bool:
-    """Return whether a host belongs to this machine or to a private network."""
-    name = host.rstrip(".").lower()
-    try:
-        address = ip_address(name)
-    except ValueError:
-        return name == "localhost" or name.endswith(".localhost")
-    return not is_public(address)

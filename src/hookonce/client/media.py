@@ -11,7 +11,8 @@ from typing import BinaryIO, Literal, TypeAlias
 
 from ..clock import span_seconds
 from ..resources import Media, Page, Upload, UploadCompletion, UploadInput
-from .connection import Connection, Item, Operation, segment
+from .addresses import segment
+from .connection import Connection, Item, Operation
 from .listing import LARGEST_PAGE, Listing
 
 Source: TypeAlias = (

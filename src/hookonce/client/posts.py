@@ -14,7 +14,8 @@ from ..resources import (
     SavedPost,
     ValidationResult,
 )
-from .connection import Connection, Item, Operation, segment
+from .addresses import segment
+from .connection import Connection, Item, Operation
 from .deprecated import PostLike, current_names
 from .listing import LARGEST_PAGE, Listing, texts
 

@@ -15,7 +15,8 @@ from ..resources import (
     WebhookEndpoint,
     WebhookInput,
 )
-from .connection import Connection, Item, Operation, segment
+from .addresses import segment
+from .connection import Connection, Item, Operation
 from .errors import ValidationFailedError
 from .listing import LARGEST_PAGE, Listing, texts
 
