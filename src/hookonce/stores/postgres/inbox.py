@@ -361,10 +361,14 @@ class InboxTable:
         if seen:
             self._seen_at[worker] = endpoint, looked
         [(at, due, first)] = rows(result)
-        if at < self._last.get(endpoint, -inf):
+        last, self._last[endpoint] = self._last.get(endpoint, -inf), at
+        if at < last:
             self.bounds.forget(endpoint)
-            self.correct_again(endpoint)
-        self._last[endpoint] = at
+            self.correct_again(endpoint)  # in the background, if the correction takes too long here
+            await self.correct(connection, guard, lambda: now, endpoint)
+            self._corrected.add(endpoint)
+            bound, next_due = self.bounds.bound(endpoint), self.next_due(endpoint, now)
+            [(at, due, first)] = rows((await exchange(connection, [guard, next_due]))[1])
         events = rows(found)
         if parked := {key_lock for *_, key_lock in events if key_lock is not None}:
             wake = self.parking.wake(parked, now)
