@@ -14,7 +14,7 @@ import uvicorn
 
 from hookonce import Receiver
 from hookonce.cli.application import service_app
-from hookonce.cli.connections import Connections
+from hookonce.cli.connections import ServerConnections
 from hookonce.cli.serve import _Server
 from hookonce.operations.inspector import Bounds, Inspector
 from hookonce.testing import event_body, signed_request
@@ -234,7 +234,7 @@ async def test_live_pages_are_ended_before_the_server_waits_for_them() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     app = service_app(receiver, "/webhooks", inspector)
     config = uvicorn.Config(app, ws="none", log_config=None)
-    connections = Connections(100, idle_seconds=3600, refuse=receiver)
+    connections = ServerConnections(100, idle_seconds=3600, refuse=receiver)
     server = _Server(config, connections, before_end=inspector.end, after_start=lambda _: None)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     running_server = asyncio.create_task(server.serve(sockets=[listener]))

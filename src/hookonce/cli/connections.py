@@ -43,7 +43,7 @@ _WARNING_SECONDS = 60.0
 _OTHER_FILES = 256  # the store, the log and the interpreter open at most this many files
 
 
-class Connections:
+class ServerConnections:
     """The open connections of a server, sorted by the start of their current request or wait.
 
     Args:
@@ -138,7 +138,7 @@ class _ExcessError(Exception):
 class _Connection(HttpToolsProtocol):
     """An HTTP connection; ``others`` holds all open connections of the server."""
 
-    others: ClassVar[Connections]
+    others: ClassVar[ServerConnections]
 
     _in_head = False
     _framing_bytes = 0  # bytes since the last complete head or piece of a body

@@ -29,7 +29,7 @@ from hookonce.stores.memory import MemoryStore
 
 from .application import INSPECTOR_PATH, ReportedStart, application_of, service_app
 from .collecting import collect_rarely
-from .connections import OVERLOADED, Connections, allow_files
+from .connections import OVERLOADED, ServerConnections, allow_files
 from .durations import Duration
 from .ending import end_seconds_of, end_with_its_threads
 from .listeners import DEFAULT_PORT, HEALTH_TOKEN_VARIABLE, bound, url_of
@@ -214,14 +214,14 @@ def serve(
         app = refused.around(app)
         for one in targets:
             one.observe(refused)
-    connections = Connections(
+    connections = ServerConnections(
         max_connections, idle_seconds=idle_seconds, refuse=_refusing(targets[0])
     )
     start = ReportedStart(app)
     config = uvicorn.Config(
         start,
         http=connections.protocol(),
-        ws="none",  # no WebSockets, because `Connections` does not count them
+        ws="none",  # no WebSockets, because `ServerConnections` does not count them
         backlog=_BACKLOG,
         log_config=log_settings(log_level, log_format, every_traceback=log_tracebacks),
         proxy_headers=proxy_headers,
@@ -278,7 +278,7 @@ class _Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        connections: Connections,
+        connections: ServerConnections,
         *,
         before_end: Callable[[], object],
         after_start: Callable[[int], object],

@@ -15,7 +15,7 @@ from .addresses import fault_of_address
 from .comments import Comments
 from .connection import Connection, Item, Operation
 from .errors import ApiKeyError
-from .keys import ApiKey, EnvironmentKey, KeySource
+from .keys import EnvironmentKey, HiddenKey, KeySource
 from .listing import Listing
 from .media import MediaLibrary
 from .posts import Posts
@@ -83,7 +83,7 @@ class Client:
         # Read the key first and delete the argument: error trackers send the local variables of
         # every frame.
         try:
-            known = ApiKey(EnvironmentKey() if key is None else key)
+            known = HiddenKey(EnvironmentKey() if key is None else key)
         except ApiKeyError as error:
             raise error.with_traceback(None) from None
         finally:

@@ -30,7 +30,7 @@ from pydantic_core import from_json, to_json
 from ..resources import ErrorResponse, Resource
 from .addresses import fault_of_address, is_private_host, is_this_machine
 from .errors import ClientError, NoAnswerError, UnreadableAnswerError, UploadError, refusal
-from .keys import ApiKey
+from .keys import HiddenKey
 from .quota import QuotaWatch
 
 M = TypeVar("M", bound=BaseModel)
@@ -118,7 +118,7 @@ class Connection:
     def __init__(
         self,
         base_url: str,
-        key: ApiKey,
+        key: HiddenKey,
         *,
         patience: float,
         answer_seconds: float,

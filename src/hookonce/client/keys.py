@@ -32,7 +32,7 @@ KeySource: TypeAlias = str | KeyProvider
 """An API key, or a provider that returns the current key."""
 
 
-class ApiKey:
+class HiddenKey:
     """A key whose ``repr`` hides it.
 
     Raises:
@@ -55,7 +55,7 @@ class ApiKey:
             raise ApiKeyError(fault)
 
     def __repr__(self) -> str:
-        return "ApiKey(…)"
+        return "HiddenKey(…)"
 
     def current(self) -> str:
         """Return the key; ApiKeyError if the provider has no usable key."""

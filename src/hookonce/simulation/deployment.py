@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, suppress
 
 from ..http.app import Message, Receive, Scope, Send
 from ..receiver import Receiver
-from .journal import Journal
+from .journal import SimulationJournal
 
 
 class Deployment:
@@ -19,7 +19,7 @@ class Deployment:
         count: the number of receivers so far.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: SimulationJournal) -> None:
         self.count: int = 0
         self._journal = journal
         self._receiver: Receiver | None = None

@@ -50,7 +50,7 @@ class ReceivedRequest:
     event_id: str
     attempt: int
     arrived: VirtualMoment
-    journal: Journal = field(repr=False)
+    journal: SimulationJournal = field(repr=False)
     answered: VirtualMoment | None = None
     status: int | None = None
     reason: str = ""
@@ -68,7 +68,7 @@ class ReceivedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class SimulationHistory:
     """Everything that happened in a simulation.
 
     Attributes:
@@ -89,7 +89,7 @@ class History:
     restarts: Sequence[VirtualMoment] = ()
 
 
-class Journal:
+class SimulationJournal:
     """Notes what happens in a simulation.
 
     Args:
@@ -144,7 +144,7 @@ class Journal:
         attempts: Sequence[DeliveryAttempt],
         replies: Sequence[CommentReply],
         sender: Sender,
-    ) -> History:
+    ) -> SimulationHistory:
         """Return everything that happened.
 
         Args:
@@ -152,7 +152,7 @@ class Journal:
             replies: the replies to comments that the service accepted.
             sender: the sender whose rules the answers must follow.
         """
-        return History(
+        return SimulationHistory(
             self._began_unix,
             sender,
             tuple(self._emissions),

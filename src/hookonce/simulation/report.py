@@ -15,7 +15,7 @@ from ..outcome import is_punished
 from ..senders import Sender, publishing
 from ..stores.values import DeadReason
 from .calls import CallLog, CallOutcome, HandlerCall
-from .journal import History
+from .journal import SimulationHistory
 from .keyed_calls import KeyedCalls
 from .scenario import Scenario
 
@@ -138,7 +138,7 @@ class RecordedReport(SimulationReport):
         again: returns a context with a function that runs other scenarios of the same receiver.
     """
 
-    history: History = field(compare=False, repr=False)
+    history: SimulationHistory = field(compare=False, repr=False)
     again: Callable[[], AbstractContextManager[Run]] | None = field(compare=False, repr=False)
 
 

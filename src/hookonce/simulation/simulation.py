@@ -47,7 +47,7 @@ from .deployment import Deployment
 from .drawing import channels_of, drawn_scenario, types_of
 from .faults import FaultPlan
 from .handlers import instrumented
-from .journal import Journal
+from .journal import SimulationJournal
 from .keyed_calls import EventKey, KeyedCalls
 from .report import (
     Emitted,
@@ -365,7 +365,7 @@ class Simulation:
         self._keyed = {handler.name: handler.keyed for handler in self._original.handlers}
         self._event_keys: dict[tuple[str, str], EventKey] = {}
         self._log = CallLog()
-        self._journal = Journal(self._log, loop.unix_clock)
+        self._journal = SimulationJournal(self._log, loop.unix_clock)
         self._scenario, self._faults = self._read(script)
         self._secret = new_secret()
         self._secrets = _Secrets(self._secret)

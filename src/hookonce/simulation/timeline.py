@@ -11,7 +11,7 @@ from ..emulator.records import DeliveryAttempt
 from ..outcome import is_punished
 from .calls import CallOutcome, HandlerCall
 from .faults import Fault
-from .journal import History, ReceivedRequest
+from .journal import ReceivedRequest, SimulationHistory
 from .report import (
     Breach,
     RecordedReport,
@@ -89,7 +89,7 @@ class _Row:
 
 class _Timeline:
     def __init__(self, report: RecordedReport, finding: Violation) -> None:
-        self._history: History = report.history
+        self._history: SimulationHistory = report.history
         self._finding = finding
         known = [one.event_id for one in report.history.emissions]
         named = {one for one in (finding.event_id, finding.other_event_id) if one}
