@@ -37,7 +37,9 @@ def failing_once(sender: Sender, secrets: str | list[str], clock: Clock) -> Rece
 
 
 @pytest.mark.parametrize(("sender", "event_type"), SENDERS)
-@pytest.mark.parametrize("secrets", [PAIR.public, [new_secret(), PAIR.public]])
+@pytest.mark.parametrize(
+    "secrets", [PAIR.public, [new_secret(), PAIR.public]], ids=["the key", "a secret too"]
+)
 async def test_the_emulated_service_signs_every_attempt_with_a_private_key(
     sender: Sender, event_type: str, secrets: str | list[str], virtual_clock: VirtualClock
 ) -> None:
