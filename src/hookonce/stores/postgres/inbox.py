@@ -374,7 +374,7 @@ class InboxTable:
             wake = self.parking.wake(parked, now)
             [(at, due, first)] = rows((await exchange(connection, [guard, wake, next_due]))[2])
             events = [row for row in events if row[-1] is None]
-        if any(body is None for _, _, _, _, body, *_ in events):
+        if any(body is None for _, _, _, _, _, body, *_ in events):
             return await self._fetch_again(connection, guard, now, lease, next_due, endpoint, token)
         fetched: dict[int, Fetched] = {}
         others: dict[DeliveryKey, tuple[int, Delivery]] = {}
