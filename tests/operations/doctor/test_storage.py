@@ -228,7 +228,10 @@ async def test_deliveries_that_could_not_be_read_are_a_warning_that_names_the_fi
             (await sender.send(body, message_id=f"evt_{len(body)}")).expect(202, "quarantined")
     found = only(await examined(url, mounts), "dead_letters.unreadable")
     assert found.level is Level.WARNING
-    assert "that could not be read: 2. The last of these: the body is not an event envelope" in found.found
+    assert (
+        "that could not be read: 2. The last of these: the body is not an event envelope"
+        in found.found
+    )
     assert "id: Field required" in found.found
     assert "`hookonce dead replay MODULE:RECEIVER --reason unreadable --all`" in found.fix
 
