@@ -12,6 +12,7 @@ from hookonce.senders import Hints, Sender, openai, publishing
 from hookonce.testing import TestSender, event_body, make_event, signed_request
 from hookonce.verification import DeliveryHeaders
 from hookonce.verification.secrets import new_secret
+from hookonce.verification.signature import DEFAULT_TOLERANCE
 
 SECRET = new_secret()
 
@@ -43,6 +44,11 @@ def test_a_name_instead_of_a_sender_is_refused(place: str, given: object) -> Non
         PLACES[place](given)
     text = f"sender takes a Sender, such as hookonce.senders.svix, not {given!r}"
     assert str(caught.value) == text
+
+
+def test_verify_without_a_sender_expects_the_default_sender() -> None:
+    assert publishing.headers == ("webhook",)
+    assert publishing.tolerance_seconds == DEFAULT_TOLERANCE
 
 
 def test_the_service_names_the_prefix_of_the_hints() -> None:

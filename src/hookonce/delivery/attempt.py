@@ -164,7 +164,7 @@ class Attempt:
 
     def begin_with(self, claim: Claimed, asked_at: Instant) -> None:
         """Begin with a claim that the store has granted already."""
-        self.lease.begin(claim, asked_at)
+        self.lease.begin(claim, *asked_at)
 
     def start(self, on_end: Callable[[Attempt], None]) -> asyncio.Task[None]:
         """Run the attempt in a task of its own, then call ``on_end``; return the task."""

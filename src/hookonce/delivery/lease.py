@@ -205,8 +205,8 @@ class Lease:
         dependencies, pause = self.dependencies, FIRST_POLL_SECONDS
         limits, token = dependencies.limits, new_token()
         while not self.is_shutting_down:
-            asked_at = Instant(time.monotonic(), self.loop.time())
-            left = due - asked_at.loop
+            monotonic, now = time.monotonic(), self.loop.time()
+            left = due - now
             try:
                 result = await self.ask(
                     dependencies.store.claim(self.key, token, limits.lease_seconds),
@@ -218,7 +218,7 @@ class Lease:
             if dependencies.observers.look_closely:
                 dependencies.observers.notify_of(EventClaimed, self.delivery, result)
             if isinstance(result, Claimed):
-                self.begin(result, asked_at)
+                self.begin(result, monotonic, now)
                 return result
             left = due - self.loop.time()
             if left <= 0 or not isinstance(result, InFlight):
@@ -227,13 +227,19 @@ class Lease:
             pause = min(2 * pause, LONGEST_POLL_SECONDS)
         return ShuttingDown()
 
-    def begin(self, claim: Claimed, asked_at: Instant) -> None:
-        """Begin the lease of a claim; it counts from the time of the request to the store."""
+    def begin(self, claim: Claimed, monotonic: float, loop: float) -> None:
+        """Begin the lease of a claim; it counts from the time of the request to the store.
+
+        Args:
+            claim: the claim.
+            monotonic: that time by ``time.monotonic``.
+            loop: that time by the event loop.
+        """
         seconds = claim.lease_seconds
         self.claim, self.number = claim, claim.attempt
-        self.sure_until = asked_at.monotonic + seconds
-        self._ends_at = asked_at.loop + seconds
-        self.extend_at = asked_at.loop + seconds / 3
+        self.sure_until = monotonic + seconds
+        self._ends_at = loop + seconds
+        self.extend_at = loop + seconds / 3
         if claim.finished:
             self.finished |= claim.finished
         if unrecorded := self.dependencies.unrecorded.successes:
@@ -253,7 +259,7 @@ class Lease:
 
     def adopt(self, claim: Claimed) -> None:
         """Continue under a claim that the store granted after this lease was lost."""
-        self.begin(claim, Instant.now(self.loop))
+        self.begin(claim, *Instant.now(self.loop))
 
     def note_success(self, handler: str) -> None:
         """Count a handler as finished; if others are outstanding, record its success soon."""

@@ -55,8 +55,9 @@ def unwrap(
         PayloadError: the delivery is genuine, but its body cannot be read as an event.
         SecretError: a secret cannot be used, or there is none.
     """
+    signing = None if sender is publishing else sender  # `verify` expects publishing by default
     try:
-        delivery = verify(body, headers, secrets, sender=sender, tolerance=tolerance, now=now)
+        delivery = verify(body, headers, secrets, sender=signing, tolerance=tolerance, now=now)
     except (WebhookError, TypeError, ValueError) as error:
         del secrets  # error trackers send the local variables of every frame
         raise error.with_traceback(None) from error.__cause__
