@@ -16,11 +16,12 @@ from support.postgres import PostgresServer
 from support.waiting import until
 
 from hookonce.errors import StoreError
+from hookonce.stores.formats import DamagedError
 from hookonce.stores.postgres import PostgresStore, bodies, upkeep
 from hookonce.stores.postgres.bodies import BodyRotation
 from hookonce.stores.postgres.connection import exchange
 from hookonce.stores.postgres.schema import BODY_PARTS, schema_sql
-from hookonce.stores.values import Delivery, Done, Fetched, Stored, new_token
+from hookonce.stores.values import DeadReason, Delivery, Done, Fetched, Stored, new_token
 
 pytestmark = pytest.mark.anyio
 
@@ -283,6 +284,24 @@ async def test_a_fetch_returns_what_it_claims_of_entries_whose_bodies_were_moved
             await rotating._step(rotating._switch)
             await rotating._move(0)
         assert [one.delivery for one in await fetching] == given
+
+
+async def test_an_event_without_a_body_is_set_aside_until_it_is_delivered_again(
+    postgres: PostgresServer,
+) -> None:
+    """A restored backup may have lost a body; the event must not hold up the inbox."""
+    lost, other = delivery(1), delivery(2)
+    async with aclosing(PostgresStore(postgres.url)) as store:
+        await put(store, lost)
+        postgres.execute("TRUNCATE hookonce.bodies_0")
+        await put(store, other)
+        assert await fetch(store, 1) == []
+        assert [one.delivery for one in await fetch(store, 1)] == [other]
+        with pytest.raises(DamagedError):
+            await store.enqueue(lost, new_token())
+        letter = await store.dead_letter(lost.key)
+        assert letter is not None
+        assert (letter.reason, letter.delivery.body) == (DeadReason.DAMAGED, lost.body)
 
 
 class DeadError(BaseException):

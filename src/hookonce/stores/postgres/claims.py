@@ -342,6 +342,25 @@ class ClaimsTable:
         else:
             held.known = held.record = record
 
+    async def set_aside(
+        self,
+        connection: AsyncConnection[Any],
+        guard: Statement,
+        keys: Sequence[DeliveryKey],
+        now: float | None,
+    ) -> None:
+        """Set aside events of the inbox whose bodies are missing; the next delivery brings one."""
+        if not keys:
+            return
+        _, moment, held = await self.read(connection, guard, keys, now)
+        for one in held.values():
+            if one.record.queued is not None:
+                log_set_aside(one.key)
+                one.raw = b"the body is missing"
+                letter = DeadLetterRecord(DeadReason.DAMAGED, "", moment.unix, is_kept=False)
+                one.record = Record(dead_letter=letter, expires=one.record.expires)
+        await self.write(connection, list(held.values()), moment)
+
     def complement(self, held: Held) -> Statement | None:
         """Return a statement that adds the missing delivery to a record that was set aside."""
         delivery = held.delivery

@@ -45,6 +45,7 @@ from .wire import (
     dump_text,
     dump_time,
     floats,
+    ints,
     rows,
     texts,
 )
@@ -146,10 +147,15 @@ due AS MATERIALIZED (
 SELECT due, id, event_id, event_type, received_at, body, attempt, finished, outstanding,
     NULL::bytea
 FROM found LEFT JOIN {{schema}}.bodies USING (part, id)
-WHERE attempt IS NOT NULL OR body IS NOT NULL
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, key_lock FROM parked
 ORDER BY 1, 2
+"""
+# Finds entries without bodies. A backup may contain such an entry if the rotation has emptied a
+# partition after the backup's snapshot.
+_WITHOUT_BODY = """
+SELECT e.event_id FROM {schema}.entries AS e WHERE e.id = ANY ($1::int8[])
+AND NOT EXISTS (SELECT FROM {schema}.bodies AS b WHERE b.part = e.part AND b.id = e.id)
 """
 _FETCHED_BEFORE = """
 SELECT e.id, e.event_id, e.event_type, e.received_at, b.body, NULL::int4, NULL::json, NULL::json
@@ -231,7 +237,7 @@ class InboxTable:
         self._size = named(_SIZE)
         self._forget_worker = named(_FORGET_WORKER)
         self._due, self._fetched_before = named(_FETCH), named(_FETCHED_BEFORE)
-        self._next_due = named(_NEXT_DUE)
+        self._next_due, self._without_body = named(_NEXT_DUE), named(_WITHOUT_BODY)
         self._lock_too_late, self._pull_forward = named(_LOCK_TOO_LATE), named(_PULL_FORWARD)
         self._seen, self._forget_workers = named(_SEEN), named(_FORGET_WORKERS)
         self._due_before = named(_DUE_BEFORE)
@@ -374,7 +380,12 @@ class InboxTable:
             wake = self.parking.wake(parked, now)
             [(at, due, first)] = rows((await exchange(connection, [guard, wake, next_due]))[2])
             events = [row for row in events if row[-1] is None]
-        if any(body is None for _, _, _, _, _, body, *_ in events):
+        if moved := [number for _, number, _, _, _, body, *_ in events if body is None]:
+            lost = rows(
+                (await exchange(connection, [guard, (self._without_body, [ints(moved)])]))[1]
+            )
+            keys = [delivery_key(endpoint, event_id) for (event_id,) in lost]
+            await self._claims.set_aside(connection, guard, keys, now)
             return await self._fetch_again(connection, guard, now, lease, next_due, endpoint, token)
         fetched: dict[int, Fetched] = {}
         others: dict[DeliveryKey, tuple[int, Delivery]] = {}
