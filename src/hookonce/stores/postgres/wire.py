@@ -99,13 +99,12 @@ _LOADERS: dict[int, Callable[[bytes], Any]] = {
 
 def rows(result: PGresult) -> list[tuple[Any, ...]]:
     """Return the rows of a result in binary format."""
-    columns = range(result.nfields)
-    loaders = [_LOADERS[result.ftype(column)] for column in columns]
-    value = result.get_value
-    return [
-        tuple(
-            None if (data := value(row, column)) is None else loaders[column](data)
-            for column in columns
+    value, numbers = result.get_value, range(result.ntuples)
+    columns = []
+    for column in range(result.nfields):
+        # Load column by column, which is a third faster than row by row.
+        load = _LOADERS[result.ftype(column)]
+        columns.append(
+            [None if (data := value(row, column)) is None else load(data) for row in numbers]
         )
-        for row in range(result.ntuples)
-    ]
+    return list(zip(*columns, strict=True))
