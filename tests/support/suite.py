@@ -4,8 +4,9 @@ A run without ``-m`` leaves out the tests that are marked ``full``. If a large p
 marked ``sample``, the run chooses some of its cases at random, and leaves out the others. With
 ``of="file"`` it chooses from all tests of the file. A test that is named with ``::`` always runs.
 ``-m full`` runs the tests that were left out. If a test is marked ``full(…, draw=8)``, it runs only
-8 of the cases; the other cases run with ``-m "full or undrawn"``. The order and the chosen cases
-depend on pytest-randomly's seed, which the run prints first: ``--randomly-seed=…`` repeats them.
+8 of the cases, and with ``sample(40, full=80)`` only 80 of those that were left out; the other
+cases run with ``-m "full or undrawn"``. The order and the chosen cases depend on pytest-randomly's
+seed, which the run prints first: ``--randomly-seed=…`` repeats them.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "full(cost, draw=None): runs only with -m full, or if named; draw=8 runs 8 of its cases",
         "undrawn: runs only with -m undrawn, or when it is named",
         "costs(cost): runs always, though it costs that",
-        "sample(count, of='test'): runs only this many cases of the test, or tests of the file",
+        "sample(count, of='test', full=None): runs only so many cases, or tests of the file",
     ):
         config.addinivalue_line("markers", line)
 
@@ -141,30 +142,32 @@ def _draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the cases that this run leaves out: as ``full``, or as ``undrawn`` in a full run."""
     seed = getattr(config.option, "randomly_seed", 0)  # the seed is 0 with -p no:randomly
     cases: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
-    counts: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], tuple[int, int | None]] = {}
     for item in items:
         full, sample = item.get_closest_marker("full"), item.get_closest_marker("sample")
         if full:
-            count, whole, left_out_mark = full.kwargs.get("draw"), "[", "undrawn"
+            count, more, whole, left_out_mark = full.kwargs.get("draw"), None, "[", "undrawn"
         elif sample:
-            count, whole = sample.args[0], "::" if sample.kwargs == {"of": "file"} else "["
-            left_out_mark = "full"
+            count, more = sample.args[0], sample.kwargs.get("full")
+            whole, left_out_mark = "::" if sample.kwargs.get("of") == "file" else "[", "full"
         else:
             continue
         if count is not None:
             drawn_from = item.nodeid.partition(whole)[0], left_out_mark
             cases[drawn_from].append(item)
-            counts[drawn_from] = count
+            counts[drawn_from] = count, more
     for drawn_from, found in cases.items():
         test, left_out_mark = drawn_from
+        count, more = counts[drawn_from]
         # Sort the names before the choice, because the order of tests is random. A run of only some
         # tests must choose the same cases.
         found.sort(key=lambda item: item.nodeid)
-        draw = random.Random(f"{seed} {test}")
-        drawn = set(draw.sample(found, min(counts[drawn_from], len(found))))
-        for item in found:
-            if item not in drawn:
-                item.add_marker(getattr(pytest.mark, left_out_mark)("not drawn by this run's seed"))
+        drawn = random.Random(f"{seed} {test}").sample(found, len(found))
+        for item in drawn[count:]:
+            item.add_marker(getattr(pytest.mark, left_out_mark)("not drawn by this run's seed"))
+        if more is not None:
+            for item in drawn[count + more :]:
+                item.add_marker(pytest.mark.undrawn("not drawn by this run's seed"))
 
 
 def _is_named(item: pytest.Item, argument: str) -> bool:

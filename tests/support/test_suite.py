@@ -110,6 +110,25 @@ def test_of_a_file_that_is_sampled_so_many_tests_run_beside_what_has_a_mark_of_i
     assert len(drawn | rest) == 32
 
 
+def test_the_full_run_takes_only_some_of_a_sample_s_rest_if_the_mark_says_so(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import pytest
+
+        @pytest.mark.sample(3, full=5)
+        @pytest.mark.parametrize("n", range(20))
+        def test_many(n): pass
+        """
+    )
+    run = Names(pytester)
+    few = run("--randomly-seed=7")
+    full, undrawn = (run("--randomly-seed=7", "-m", mark) for mark in ("full", "undrawn"))
+    assert (len(few), len(full), len(undrawn), len(few | full | undrawn)) == (3, 5, 12, 20)
+    assert len(run("--randomly-seed=7", "-m", "full or not full or undrawn")) == 20
+
+
 def test_a_test_that_is_named_runs_whatever_its_mark(names: Names) -> None:
     assert names("test_it.py::test_long") == {"test_long"}
     assert len(names("test_it.py::test_many")) == 20
