@@ -10,6 +10,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -57,6 +58,8 @@ class FolderStore(RecordStore):
     ) -> None:
         super().__init__(retention=retention, clock=clock)
         self._folder = Path(folder)
+        # With one thread, a call whose caller was cancelled too late still runs before later calls.
+        self._thread = ThreadPoolExecutor(max_workers=1)
 
     async def change_event(
         self, key: DeliveryKey, step: EventStep[T], delivery: Delivery | None = None
@@ -115,7 +118,7 @@ class FolderStore(RecordStore):
         return self._folder / kind / f"{digest}.json"
 
     async def _alone(self, work: Callable[[], T]) -> T:
-        """Do work in a thread, while no other thread or process works in this folder."""
+        """Do work in the store's thread, while no other process works in this folder."""
 
         def locked() -> T:
             try:
@@ -127,7 +130,7 @@ class FolderStore(RecordStore):
             except (OSError, ValueError) as error:  # pydantic's error is a ValueError
                 raise StoreError(f"the folder {self._folder} cannot be used") from error
 
-        return await asyncio.to_thread(locked)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, locked)
 
 
 def _replace(path: Path, content: bytes) -> None:

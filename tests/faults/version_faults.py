@@ -94,6 +94,9 @@ async def _upgrade_around(on: Bench, later: Release, old: Member) -> None:
     # time. Those events run again.
     old.settings = replace(old.settings, python=later.python)
     await on.fleet.kill(old)
+    lines = on.journal()
+    ended = {line.event_id for line in lines if line.note == "end" and line.pid == pid}
+    on.unrecorded |= ended - {line.event_id for line in lines if line.note == "done"}
     await on.fleet.ready(old)
     on.fleet.stalls[pid].append((stopped, now_ns()))
 
