@@ -62,7 +62,7 @@ async def test_a_store_keeps_the_rule(bench: Bench, rule: Rule) -> None:
     await rule(bench)
 
 
-@pytest.mark.sample(130, full=500)
+@pytest.mark.sample(130, full=300)
 @pytest.mark.parametrize(("backend", "rule"), cases(rows=True))
 async def test_each_step_of_an_event_has_the_result_in_its_row(bench: Bench, rule: Rule) -> None:
     await rule(bench)

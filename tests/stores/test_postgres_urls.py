@@ -25,7 +25,7 @@ from hookonce.stores.postgres import PostgresStore, connection
 from hookonce.stores.postgres.connection import Statement, exchange
 from hookonce.stores.values import Claimed, Delivery, Done, InFlight, delivery_key, new_token
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(12, of="file")]
 
 PASSWORD = "hunter2-of-postgres"
 KEY = delivery_key("default", "evt_1")

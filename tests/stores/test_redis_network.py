@@ -34,7 +34,7 @@ from hookonce.stores.values import (
 
 pytestmark = pytest.mark.anyio
 
-lasts_seconds = pytest.mark.sample(4, of="file")
+lasts_seconds = pytest.mark.sample(3, of="file")
 """For tests that wait until the time limit of a call has passed."""
 
 LEASE = 30.0

@@ -21,7 +21,7 @@ from hookonce.operations.inspector.access import SESSION_SECONDS, Access
 
 from .inspecting import PATH, TOKEN, Inspected, a_receiver, acting, inspected
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(45, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(30, of="file")]
 
 PAGES = ["/", "/deliveries/1", "/dead", "/dead/letter?id=x", "/inbox", "/stream", "/nowhere"]
 PAGES += ["/handled", "/handled/event?id=x"]
