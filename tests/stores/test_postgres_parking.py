@@ -383,6 +383,7 @@ async def test_the_next_event_is_found_if_the_connection_breaks_before_it_is_wok
     async with aclosing(PostgresStore(postgres.url)) as store:
         await put(store, KEY_LOCK, "evt_1", "evt_2")
         [first] = await fetched(store)
+        await has_looked(store)
         with psycopg.connect(postgres.url) as blocking:
             blocking.execute("SELECT FROM hookonce.entries WHERE event_id = 'evt_2' FOR UPDATE")
             completing = asyncio.create_task(store.complete(first))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import signal
@@ -88,6 +89,29 @@ async def test_processes_that_start_together_create_the_tables_once(
         )
     assert sum(isinstance(claim, Claimed) for claim in claims) == 1
     assert postgres.execute("SELECT number FROM hookonce.format") == [(1,)]
+
+
+async def test_a_store_that_closes_during_a_call_leaves_no_connection_open(
+    postgres: PostgresServer,
+) -> None:
+    def store_tasks() -> list[asyncio.Task[Any]]:
+        return [task for task in asyncio.all_tasks() if "Wakeups" in repr(task.get_coro())]
+
+    store = PostgresStore(postgres.url, listen=True)
+    await store.open()
+    storing = asyncio.create_task(store.enqueue(delivery("evt_1"), new_token()))
+    await asyncio.sleep(0)  # the call has begun
+    await store.aclose()
+    assert isinstance(await storing, Stored)
+    await until(lambda: not store_tasks(), what="the end of the announcement")
+    await until(
+        lambda: (
+            not postgres.execute(
+                "SELECT pid FROM pg_stat_activity WHERE application_name = 'hookonce'"
+            )
+        ),
+        what="no connection of the closed store",
+    )
 
 
 async def test_steps_of_two_processes_on_the_same_events_never_fail(
@@ -541,8 +565,9 @@ async def listens(worker: PostgresStore) -> None:
 
 
 async def test_an_enqueue_of_another_process_wakes_a_listening_worker(
-    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, "hookonce.store")
     async with two_listening_stores(postgres, monkeypatch) as (worker, web):
         assert await fetched(worker) == []
         waiting = asyncio.create_task(worker.wait("default", 3600.0))
@@ -550,6 +575,7 @@ async def test_an_enqueue_of_another_process_wakes_a_listening_worker(
         async with asyncio.timeout(PATIENCE_SECONDS):
             await waiting
         assert ids(await fetched(worker)) == ["evt_1"]
+    assert "could not notify" not in caplog.text
 
 
 async def test_a_worker_whose_listening_connection_is_cut_looks_often_and_listens_again(

@@ -104,6 +104,7 @@ class Connections:
     def __init__(self, source: dict[str, Any] | AsyncConnectionPool[Any]) -> None:
         self._source = source
         self._idle: list[AsyncConnection[Any]] = []
+        self._is_closed = False
         self._free = asyncio.Semaphore(_MOST_CONNECTIONS)
         self._free_for_slow = asyncio.Semaphore(_MOST_SLOW)
 
@@ -147,7 +148,8 @@ class Connections:
                 await self._source.putconn(connection)  # the pool replaces a closed connection
 
     async def aclose(self) -> None:
-        """Close the connections that the store has opened."""
+        """Close the idle connections; those in use are closed when their calls end."""
+        self._is_closed = True
         idle, self._idle = self._idle, []
         for connection in idle:
             await connection.close()
@@ -179,9 +181,11 @@ class Connections:
         except (psycopg.Error, ServerError):
             pass
         finally:  # also if the time limit of the call cancels the rollback
-            if not is_clean:
-                await connection.close()
             if not isinstance(self._source, dict):
+                if not is_clean:
+                    await connection.close()
                 await self._source.putconn(connection)
-            elif is_clean:
+            elif is_clean and not self._is_closed:
                 self._idle.append(connection)
+            else:
+                await connection.close()

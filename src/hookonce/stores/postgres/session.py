@@ -56,8 +56,8 @@ class Session:
     Args:
         flushed: called for each batch with the number of calls and the seconds it took.
         used: called every ``SEEN_SECONDS`` while there are calls.
-        is_due: called with an endpoint when a call of this session has made one of its events due.
-        hears: called with an endpoint when another process has announced a due event.
+        hears: called with an endpoint when one of its events has become due, by a call of this
+            session or by an announcement of another process.
     """
 
     def __init__(
@@ -66,7 +66,6 @@ class Session:
         formats: tuple[int, ...],
         flushed: Callable[[int, float], None],
         used: Callable[[], None],
-        is_due: Callable[[str], object],
         hears: Callable[[str], object],
     ) -> None:
         self._loop, self._forks = asyncio.get_running_loop(), _forks
@@ -76,7 +75,7 @@ class Session:
         self._prepared_at = float("-inf")
         self._preparing = asyncio.Lock()
         self._fetches: dict[str, asyncio.Task[Any]] = {}
-        self._is_due = is_due
+        self._hears, self._announces = hears, settings.listen
         self._searches: set[asyncio.Task[None]] = set()
         self._connections = Connections(settings.source)
         self.wakeups: Wakeups = Wakeups(schema, self._connections.alone, self.ask, hears)
@@ -95,7 +94,7 @@ class Session:
             self.prepare,
             flushed,
             self.now,
-            is_due,
+            self.signal,
         )
 
     @property
@@ -216,7 +215,13 @@ class Session:
         """Make the first parked event of each free key lock due; raises StoreError."""
         [endpoints] = await self.ask(self.inbox.parking.wake(key_locks, self.now()))
         for (endpoint,) in set(endpoints):
-            self._is_due(endpoint)
+            self.signal(endpoint)
+
+    def signal(self, endpoint: str) -> None:
+        """Wake the workers of all processes that wait for an event of an endpoint."""
+        self._hears(endpoint)
+        if self._announces:
+            self.wakeups.notify(endpoint)
 
     async def ask(
         self, *statements: Statement, seconds: float = CALL_SECONDS
@@ -231,7 +236,6 @@ class Session:
 
     async def aclose(self) -> None:
         """Finish the calls in flight and close the connections."""
-        await self.wakeups.aclose()
         searches = set(self._searches)
         for search in searches:
             search.cancel()
@@ -240,6 +244,7 @@ class Session:
         if self._fetches:
             await asyncio.wait(self._fetches.values())
         await self.batches.aclose()
+        await self.wakeups.aclose()  # after the calls, because they announce due events
         await self._connections.aclose()
 
 

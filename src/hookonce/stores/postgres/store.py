@@ -190,18 +190,13 @@ class PostgresStore(StepStore, PostgresReports, PostgresReconciling, PostgresHan
     ) -> EnqueueResult:
         limits = InboxLimits(max_depth, max_bytes)
         digest = None if key_lock is None else digest_of_lock(key_lock)
-        result = await self._session.batches.run(
+        session = self._session
+        result = await session.batches.run(
             EnqueueJob(delivery.key, delivery, token, limits, digest, may_be_dropped=True)
         )
         if isinstance(result, Stored):
-            self._signal(delivery.endpoint)
+            session.signal(delivery.endpoint)
         return result
-
-    def _signal(self, endpoint: str) -> None:
-        """Wake the workers that wait for an event of an endpoint."""
-        self._hear(endpoint)
-        if self._settings.listen:
-            self._session.wakeups.notify(endpoint)
 
     def _hear(self, endpoint: str) -> None:
         """Wake the worker of this process that waits for an event of an endpoint."""
@@ -328,7 +323,6 @@ class PostgresStore(StepStore, PostgresReports, PostgresReconciling, PostgresHan
                 self.formats,
                 self.flushes.notify,
                 self._keep_up,
-                self._signal,
                 self._hear,
             )
             self._upkeep = Upkeep(self._running, self._schema)

@@ -19,13 +19,14 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg import AsyncConnection, sql
 
+from ...errors import StoreError
 from ...logs import get_logger
 from .connection import Statement
 from .wire import dump_text, load_text
 
 _log = get_logger("hookonce.store")
 
-_NOTIFY = b"SELECT pg_notify($1::text, $2::text)"
+_NOTIFY = b"SELECT FROM pg_notify($1::text, $2::text)"  # no column: its type would be void
 _TOGETHER_SECONDS = 0.01
 _RECONNECT_SECONDS, _LONGEST_RECONNECT_SECONDS = 0.5, 10.0
 
@@ -88,7 +89,7 @@ class Wakeups:
             for endpoint in endpoints:
                 try:
                     await self._send((_NOTIFY, (dump_text(self._channel), dump_text(endpoint))))
-                except Exception as error:  # noqa: BLE001 - workers poll anyway
+                except StoreError as error:  # workers also look without a notification
                     _log.debug("could not notify other workers", exc_info=error)
 
     async def _listen(self) -> None:

@@ -302,14 +302,15 @@ class RedisStore(RedisHandled, RedisReports, RedisReconciling):
         if max_bytes is not None:
             size = str(max(ceil(max_bytes / shards), min(max_bytes, len(delivery.body))))
         given = codec.write_delivery(delivery)
-        reply = await self._session.shard_of(delivery.key).run(
+        session = self._session
+        reply = await session.shard_of(delivery.key).run(
             step("enqueue", *given, token, depth, size, delivery.key), may_be_dropped=True
         )
         if reply == b"U":
             raise damaged()
         result = codec.ENQUEUE_RESULTS[reply]
         if isinstance(result, Stored):
-            self._session.listener.signal(delivery.endpoint)
+            session.listener.signal(delivery.endpoint)
         return result
 
     async def fetch(
