@@ -1,5 +1,6 @@
 """All commands follow one table of exit statuses."""
 
+import asyncio
 import inspect
 import os
 import signal
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from support.waiting import PATIENCE_SECONDS
 
 from hookonce.cli import statuses
 from hookonce.cli.commands import cli
@@ -173,6 +175,24 @@ def test_a_command_that_a_signal_interrupts_exits_with_the_signals_status(
 
     monkeypatch.setattr(cli.get_command(click.Context(cli), "secret"), "invoke", interrupted)
     assert invoke("secret").status == status
+
+
+def test_a_signal_cancels_the_tasks_of_a_command_in_the_background_of_a_script() -> None:
+    reached = []
+
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        reached.append("the next await")
+        await asyncio.sleep(PATIENCE_SECONDS)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts it
+    try:
+        with pytest.raises(SystemExit), terminated_as_interrupted():
+            asyncio.run(work())
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert reached == ["the next await"]
 
 
 @pytest.mark.sample(1)

@@ -97,7 +97,7 @@ async def test_a_store_that_closes_during_a_call_leaves_no_connection_open(
     def store_tasks() -> list[asyncio.Task[Any]]:
         return [task for task in asyncio.all_tasks() if "Wakeups" in repr(task.get_coro())]
 
-    store = PostgresStore(postgres.url, listen=True)
+    store = PostgresStore(f"{postgres.url}?application_name=closing", listen=True)
     await store.open()
     storing = asyncio.create_task(store.enqueue(delivery("evt_1"), new_token()))
     await asyncio.sleep(0)  # the call has begun
@@ -107,7 +107,7 @@ async def test_a_store_that_closes_during_a_call_leaves_no_connection_open(
     await until(
         lambda: (
             not postgres.execute(
-                "SELECT pid FROM pg_stat_activity WHERE application_name = 'hookonce'"
+                "SELECT pid FROM pg_stat_activity WHERE application_name = 'closing'"
             )
         ),
         what="no connection of the closed store",

@@ -90,18 +90,22 @@ def ended_after_this(what: str) -> Iterator[None]:
 
 @contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C during the block, so that the block cleans up."""
+    """Treat SIGTERM as Ctrl-C during the block, so that the block cleans up.
+
+    The block handles SIGINT even if a shell made this command, as one in the background, ignore
+    SIGINT: only then does asyncio cancel its tasks in order at a signal.
+    """
     is_terminated = False
 
     def receive(_: int, __: FrameType | None) -> None:
         nonlocal is_terminated
         is_terminated = True
-        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-            # Handle SIGINT again, because a shell makes background commands ignore it.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, receive)
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
@@ -110,6 +114,8 @@ def terminated_as_interrupted() -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def end_with_its_threads(what_follows: str = "their events will be retried") -> None:
