@@ -16,7 +16,7 @@ from hookonce.senders import Sender, openai
 from hookonce.testing import SignedRequest, event_body, signed_request
 from hookonce.verification.secrets import new_secret
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(3, of="file")
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"

@@ -43,7 +43,7 @@ def run_without(libraries: set[str], code: str) -> str:
     )
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("module", "library", "extra"), _MODULES)
 def test_a_module_without_its_library_names_the_extra(
     module: str, library: str, extra: str

@@ -30,14 +30,14 @@ def check(combination: Combination, seeds: Iterable[int]) -> None:
             assert report.injected, "no fault was injected"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.costs("up to 4 s: a PostgreSQL server starts")
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
 def test_an_example_handles_every_event_once(combination: Combination) -> None:
     check(combination, random.sample(SEEDS, 2))
 
 
-@pytest.mark.full("up to 6 s of processor time each", draw=5)
+@pytest.mark.full("up to 6 s of processor time each", draw=3)
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
 def test_an_example_handles_every_event_once_with_every_seed(combination: Combination) -> None:
     check(combination, SEEDS)
@@ -128,7 +128,7 @@ def check_channels(place: Place, events: int, seed: int) -> None:
     assert channels.report.stale, "no event was stale"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.costs("up to 4 s: a PostgreSQL server starts")
 @pytest.mark.parametrize("place", PLACES, ids=str)
 def test_each_channel_ends_with_its_newest_status(place: Place) -> None:

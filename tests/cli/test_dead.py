@@ -32,9 +32,9 @@ from .dead_letters import (
 )
 from .running import COMMAND, SECRET, Result, invoke, on_a_terminal, run
 
-pytestmark = pytest.mark.sample(10, of="file")
+pytestmark = pytest.mark.sample(6, of="file")
 
-in_a_process = pytest.mark.sample(2, of="file")
+in_a_process = pytest.mark.sample(1, of="file")
 
 OTHER_SENDER = """
 from dataclasses import replace

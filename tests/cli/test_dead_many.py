@@ -36,7 +36,7 @@ from .dead_letters import (
 )
 from .running import SECRET, Result, eventually, invoke, on_a_terminal, run, running
 
-pytestmark = pytest.mark.sample(2, of="file")
+pytestmark = pytest.mark.sample(1, of="file")
 
 # More than two pages of a listing, and more than the command discards in one step.
 MORE_THAN_TWO_PAGES = 1100

@@ -26,7 +26,7 @@ from hookonce.verification.signature import PartsVerifier
 from .recorder import closed_port_url
 from .running import Result, invoke, on_a_terminal, run, running
 
-pytestmark = pytest.mark.sample(3, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
 # The README promises a few seconds, but a busy machine may need longer.
 A_FEW_SECONDS = 30.0

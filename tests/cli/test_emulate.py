@@ -37,7 +37,7 @@ from .running import (
 )
 from .running import running as running_command
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
 APP = """
 from hookonce import FileSecrets, Receiver

@@ -23,7 +23,7 @@ from hookonce.stores.values import Claimed, Delivery, new_token
 
 from .running import SECRET, Result, eventually, on_a_terminal, run, running
 
-pytestmark = pytest.mark.sample(2, of="file")
+pytestmark = pytest.mark.sample(1, of="file")
 
 DAYS = Keeping(3 * 86_400.0)
 

@@ -21,7 +21,7 @@ def shout() -> None:
 """
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("command", "heard", "count"),
     [

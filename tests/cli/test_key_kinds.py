@@ -12,7 +12,7 @@ from hookonce.verification.secrets import KeyPair, fingerprint, new_secret
 
 from .running import eventually, invoke, running
 
-pytestmark = pytest.mark.sample(2, of="file")
+pytestmark = pytest.mark.sample(1, of="file")
 
 APP = """
 from hookonce import FileSecrets, Receiver

@@ -34,7 +34,7 @@ from hookonce.verification.secrets import new_key_pair, new_secret, secret_lines
 
 from .running import invoke
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(2, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(1, of="file")]
 
 KEY = "example_sk_0123456789abcdef"
 TOKEN = "a token for those who may know"

@@ -18,7 +18,7 @@ from hookonce.events import EVENT_CLASSES, UnknownEvent
 from .recorder import Received, Recorder, closed_port_url, recording
 from .running import COMMAND, OLD_SECRET, SECRET, Result, invoke, running
 
-pytestmark = pytest.mark.sample(40, of="file")
+pytestmark = pytest.mark.sample(20, of="file")
 
 NOW = 1_780_000_000
 

@@ -13,7 +13,7 @@ from hookonce.senders import openai, publishing, standard, svix
 
 from .running import SECRET, Result, eventually, invoke, run, running
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
 APP = """
 import json

@@ -21,7 +21,7 @@ from hookonce.verification.secrets import fingerprint, verifying_key
 
 from .running import PATIENCE_SECONDS, SECRET, Process, eventually, invoke, run, running
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
 APP = '''
 """A receiver that writes down what it handles, and waits where a file tells it to."""

@@ -15,7 +15,7 @@ from hookonce.testing import SignedRequest, event_body, signed_request
 
 from .running import PATIENCE_SECONDS, SECRET, Process, eventually, running
 
-pytestmark = pytest.mark.sample(2, of="file")
+pytestmark = pytest.mark.sample(1, of="file")
 
 APP = '''
 """A receiver that waits where a file tells it to."""
@@ -138,7 +138,7 @@ FLOODS = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", FLOODS)
 def test_four_hostile_connections_need_little_memory(kind: str, tmp_path: Path) -> None:
     begin, pieces = FLOODS[kind]

@@ -19,7 +19,7 @@ from hookonce.cli.commands import cli
 from .recorder import Recorder, closed_port_url, recording
 from .running import COMMAND, SECRET, Result, invoke, run
 
-pytestmark = pytest.mark.sample(15, of="file")
+pytestmark = pytest.mark.sample(10, of="file")
 
 
 def test_secret_writes_a_private_key_for_its_owner_alone_and_prints_the_public_key(

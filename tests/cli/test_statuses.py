@@ -20,7 +20,7 @@ from .dead_letters import APP, COMMENT, bury
 from .recorder import closed_port_url, recording
 from .running import SECRET, invoke, run, running
 
-pytestmark = pytest.mark.sample(30, of="file")
+pytestmark = pytest.mark.sample(20, of="file")
 
 NOWHERE = "http://127.0.0.1:1/"
 

@@ -13,7 +13,7 @@ from hookonce.stores.redis import RedisStore
 from .dead_letters import APP, COMMENT, MESSAGE, bury, replay
 from .running import SECRET, invoke, run
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
 IDS = {"evt_message", "evt_comment"}
 

@@ -26,7 +26,7 @@ from .running import (
     running,
 )
 
-pytestmark = pytest.mark.sample(2, of="file")
+pytestmark = pytest.mark.sample(1, of="file")
 
 # The file ``is broken`` makes the import fail; the file ``falls`` makes it end the process.
 FRAGILE = """

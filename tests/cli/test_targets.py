@@ -11,7 +11,7 @@ from hookonce.cli.logs import log_settings
 from .inboxes import url_of
 from .running import SECRET, invoke, run, running
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
 APP = '''
 """Two tenants in one application, and every way to name them."""
@@ -53,7 +53,7 @@ app = create_app()
 nothing = 5
 '''
 
-in_a_process = pytest.mark.sample(2, of="file")
+in_a_process = pytest.mark.sample(1, of="file")
 
 
 @pytest.fixture

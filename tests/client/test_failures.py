@@ -30,7 +30,7 @@ from hookonce.errors import WebhookError
 from .conftest import KEY
 from .test_operations import ME, SAVED, SINGLE_POST
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(30, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(20, of="file")]
 
 DRAFT = {"targets": [{"channelId": "ch_1"}]}
 

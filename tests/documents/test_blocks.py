@@ -57,7 +57,7 @@ WITH_STORIES = [
 ]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.timeout(300)  # a page runs many processes, maybe on a busy machine
 @pytest.mark.parametrize("path", WITH_STORIES)
 def test_every_block_of_a_page_does_what_it_shows(path: Path) -> None:

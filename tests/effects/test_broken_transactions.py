@@ -23,7 +23,7 @@ from hookonce.events import CommentReceived
 from .benches import ON_POSTGRES, ON_SQLITE, TABLE
 from .breaking import BROKEN_IN_POSTGRES, COMMITTED, ROLLED_BACK, SAVEPOINTS, Way, handler_of
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(60, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(30, of="file")]
 
 
 async def statuses(parts: dict[str, Any], way: Way) -> list[int]:

@@ -44,7 +44,7 @@ EACH_RULE = pytest.mark.parametrize("rule", [*RULES, *WATERMARK_RULES])
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.sample(50)
+@pytest.mark.sample(30)
 @EACH_RULE
 @pytest.mark.parametrize("name", ON_SQLITE)
 async def test_a_ledger_in_sqlite_keeps_the_rule(name: str, rule: Rule, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ async def test_a_ledger_in_sqlite_keeps_the_rule(name: str, rule: Rule, tmp_path
         await rule(bench)
 
 
-@pytest.mark.sample(60)
+@pytest.mark.sample(30)
 @EACH_RULE
 @pytest.mark.parametrize("name", ON_POSTGRES)
 async def test_a_ledger_in_postgresql_keeps_the_rule(

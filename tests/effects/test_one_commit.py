@@ -47,7 +47,7 @@ from hookonce.stores.values import (
 
 from .benches import ON_POSTGRES, postgres_bench
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(30, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(20, of="file")]
 
 LEASE = 30.0
 HANDLER = "app.handlers.book"

@@ -28,7 +28,7 @@ from .benches import ON_MYSQL, ON_POSTGRES, ON_SQLITE, mysql_bench, postgres_ben
 from .breaking import COMMITTED, ROLLED_BACK, Way, handler_of
 from .test_ledger_contract import MYSQL_URL
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(60, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(30, of="file")]
 
 Work: TypeAlias = Callable[[Any], object]
 Benches: TypeAlias = Callable[[], AbstractAsyncContextManager[Bench[Any]]]

@@ -28,7 +28,7 @@ from hookonce.emulator.chaos import Plan, moments_of, plan_of
 from hookonce.events import CommentReceived
 from hookonce.verification.secrets import new_secret
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(30, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(18, of="file")]
 
 SECRET = new_secret()
 EVENTS = 40

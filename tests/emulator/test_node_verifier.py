@@ -10,7 +10,7 @@ from hookonce.emulator import Chaos, Disturbance, EmulatedService
 from hookonce.emulator.rules import SUBSCRIBABLE
 from hookonce.verification.secrets import new_secret
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(4, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(2, of="file")]
 
 OLD, NEW, OTHER = new_secret(), new_secret(), new_secret()
 

@@ -106,7 +106,7 @@ def check(here: Bakery) -> None:
     assert {one for one, count in published.items() if count} <= set(told) | started
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(60))
 async def test_the_invariants_of_posts_and_events_hold_at_every_step(seed: int) -> None:
     async with bakery(seed=seed) as here:

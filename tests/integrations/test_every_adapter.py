@@ -27,7 +27,7 @@ from integrations.sites import ADAPTERS, Adapter, Served, sending
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.usefixtures("nothing_secret_is_logged"),
-    pytest.mark.sample(6),
+    pytest.mark.sample(4),
 ]
 
 LIMITS = Limits(body_bytes=4096)
@@ -291,7 +291,7 @@ async def test_an_unknown_type_and_one_without_a_handler_are_accepted(
     assert handler.runs == 0
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
 async def test_another_method_is_answered_405(
     adapter: Adapter, served: Served, method: str, caplog: pytest.LogCaptureFixture

@@ -14,7 +14,7 @@ from hookonce.testing import Answer, make_event, signed_request
 from hookonce.verification.secrets import new_secret
 from integrations.gunicorn_apps import GUNICORN_APPS, behind_gunicorn
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(4)]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(2)]
 
 SECRET = new_secret()
 BEGUN = {

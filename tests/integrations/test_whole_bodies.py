@@ -15,7 +15,7 @@ from hookonce.verification.secrets import new_secret
 from integrations.gunicorn_apps import GUNICORN_APPS, behind_gunicorn
 from integrations.sites import ADAPTERS, sending
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(20, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(12, of="file")]
 
 SECRET = new_secret()
 LISTENING = [name for name, adapter in ADAPTERS.items() if adapter.listens]

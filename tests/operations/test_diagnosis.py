@@ -24,7 +24,7 @@ from hookonce.senders import Sender, openai, publishing, svix
 from hookonce.verification.headers import RawHeaders
 from hookonce.verification.secrets import verifying_key
 
-pytestmark = pytest.mark.sample(90, of="file")
+pytestmark = pytest.mark.sample(60, of="file")
 
 NOW = 1_780_000_000
 
@@ -256,7 +256,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.sample(90)
+@pytest.mark.sample(50)
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_two_mistakes_at_once_are_both_named(first: Mistake, second: Mistake) -> None:
     check(second(first(Delivery())).diagnosis(), first, second)

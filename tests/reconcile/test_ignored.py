@@ -252,7 +252,7 @@ async def test_after_a_restore_events_handled_since_the_backup_are_gaps(
     assert found.counts[Verdict.IGNORED] == 2
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(40))
 async def test_in_any_history_exactly_the_events_that_the_store_has_forgotten_are_gaps(
     bench: Bench, tmp_path: Path, seed: int

@@ -22,7 +22,7 @@ def reduction_of(bug: Planted) -> SimulationReport:
     return reduced(report, seconds=300)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @bugs
 def test_a_planted_bug_ends_with_few_events_and_faults(bug: Planted) -> None:
     report = reduction_of(bug)

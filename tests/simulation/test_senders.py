@@ -16,7 +16,7 @@ from hookonce.simulation import Mode, SimulationReport, simulate
 from hookonce.stores.memory import MemoryStore
 from hookonce.verification.secrets import new_secret
 
-pytestmark = pytest.mark.sample(5, of="file")
+pytestmark = pytest.mark.sample(3, of="file")
 
 BUILT_IN = [publishing, standard, svix, openai]
 HOUR = 3600.0

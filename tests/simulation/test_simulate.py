@@ -25,7 +25,7 @@ from hookonce.stores.values import DeadReason
 from hookonce.verification.headers import RawHeaders
 from hookonce.verification.secrets import new_secret
 
-pytestmark = pytest.mark.sample(4, of="file")
+pytestmark = pytest.mark.sample(3, of="file")
 
 SECRET = new_secret()
 

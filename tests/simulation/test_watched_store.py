@@ -27,7 +27,7 @@ from hookonce.stores.values import Batch, Delivery, Fetched, Stored, Token, new_
 
 from .delivering import SECRET, comment, delivering
 
-pytestmark = pytest.mark.sample(20, of="file")
+pytestmark = pytest.mark.sample(12, of="file")
 
 HOUR = 3600.0
 LEASE = 30.0

@@ -190,7 +190,7 @@ async def compare(
             clock.now += turn.seconds
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(20))
 def test_calls_that_share_a_transaction_are_answered_as_if_alone(tmp_path: Path, seed: int) -> None:
     clock, path = Clock(), tmp_path / "at once.db"
@@ -207,7 +207,7 @@ def test_calls_that_share_a_transaction_are_answered_as_if_alone(tmp_path: Path,
     asyncio.run(compare(at_once, one_by_one, clock, seed, together))
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(20))
 def test_calls_that_share_a_transaction_are_answered_as_if_alone_by_postgres(
     postgres: PostgresServer, seed: int
@@ -231,7 +231,7 @@ def compare_on(server: RedisServer, seed: int) -> None:
     asyncio.run(compare(at_once, one_by_one, clock, seed, nullcontext))
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(20))
 def test_calls_that_share_a_script_call_are_answered_as_if_alone_by_valkey(
     valkey: RedisServer, seed: int
@@ -239,7 +239,7 @@ def test_calls_that_share_a_script_call_are_answered_as_if_alone_by_valkey(
     compare_on(valkey, seed)
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(20))
 def test_calls_that_share_a_script_call_are_answered_as_if_alone_by_redis(
     redis_7: RedisServer, seed: int

@@ -40,7 +40,7 @@ def cases(*, rows: bool) -> list[object]:
             name,
             rule,
             id=f"{name}-{rule.__name__}",
-            marks=pytest.mark.sample(130, full=150) if name in SAME_CODE and not rows else (),
+            marks=pytest.mark.sample(70, full=150) if name in SAME_CODE and not rows else (),
         )
         for name in BACKENDS
         for rule in (BASIC if name == "memory" else WHOLE)
@@ -62,7 +62,7 @@ async def test_a_store_keeps_the_rule(bench: Bench, rule: Rule) -> None:
     await rule(bench)
 
 
-@pytest.mark.sample(130, full=300)
+@pytest.mark.sample(100, full=300)
 @pytest.mark.parametrize(("backend", "rule"), cases(rows=True))
 async def test_each_step_of_an_event_has_the_result_in_its_row(bench: Bench, rule: Rule) -> None:
     await rule(bench)

@@ -32,7 +32,7 @@ from hookonce.stores.values import (
     new_token,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(50, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(25, of="file")]
 
 LEASE = 30.0
 ENDPOINT = "default"

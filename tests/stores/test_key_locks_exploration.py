@@ -35,7 +35,7 @@ from hookonce.stores.values import (
 )
 
 NOW, LEASE = 100.0, 1.0
-pytestmark = pytest.mark.sample(7, of="file")
+pytestmark = pytest.mark.sample(3, of="file")
 
 MOMENT = Moment(NOW, NOW, 1_000.0)
 

@@ -687,7 +687,7 @@ WRONG_ROWS = [
     "size",
     [
         pytest.param(THREE_ATTEMPTS, id="three attempts", marks=pytest.mark.full("15 s")),
-        pytest.param(TWO_HANDLERS, id="two handlers", marks=pytest.mark.costs("3 s")),
+        pytest.param(TWO_HANDLERS, id="two handlers", marks=pytest.mark.full("3 s")),
         pytest.param(THREE_WORKERS, id="three workers", marks=pytest.mark.full("8 s")),
         pytest.param(
             TWO_HANDLERS_AND_A_FAULT, id="two handlers and a fault", marks=pytest.mark.full("15 s")

@@ -47,7 +47,7 @@ def costly(rule: Rule) -> Any:
     return pytest.param(rule, marks=marks)
 
 
-@pytest.mark.sample(80, full=100)
+@pytest.mark.sample(40, full=100)
 @pytest.mark.parametrize("rule", [costly(rule) for rule in (*RULES, *BODY_RULES)])
 async def test_the_store_of_the_example_keeps_the_rule(
     example: ModuleType, rule: Rule, tmp_path: Path

@@ -21,7 +21,7 @@ def debian() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.mark.sample(40, full=80)
+@pytest.mark.sample(20, full=80)
 @pytest.mark.parametrize("rule", WHOLE)
 async def test_a_store_on_debians_server_keeps_the_rule(debian: PostgresServer, rule: Rule) -> None:
     debian.execute("DROP SCHEMA IF EXISTS hookonce CASCADE")

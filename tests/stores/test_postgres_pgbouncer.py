@@ -36,7 +36,7 @@ def url(bouncer: str, emptied_postgres: PostgresServer) -> str:  # noqa: ARG001 
     return bouncer
 
 
-@pytest.mark.sample(40, full=80)
+@pytest.mark.sample(20, full=80)
 @pytest.mark.parametrize("rule", WHOLE)
 async def test_a_store_behind_pgbouncer_keeps_the_rule(url: str, rule: Rule) -> None:
     await rule(Bench(partial(PostgresStore, url)))

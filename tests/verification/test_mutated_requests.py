@@ -18,7 +18,7 @@ from hookonce.verification.headers import read_headers
 from hookonce.verification.secrets import new_key_pair, new_secret
 from hookonce.verification.signature import PartsVerifier
 
-pytestmark = pytest.mark.sample(5, of="file")
+pytestmark = pytest.mark.sample(3, of="file")
 
 NOW = 1_700_000_000
 EACH = 2_500

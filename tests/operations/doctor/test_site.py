@@ -28,7 +28,7 @@ from hookonce.verification.secrets import new_key_pair, new_secret
 from . import apps
 from .findings import above_note, only
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(12, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(8, of="file")]
 
 SECRET = new_secret()
 

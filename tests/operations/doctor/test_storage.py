@@ -23,7 +23,7 @@ from hookonce.verification.secrets import new_secret
 
 from .findings import above_note, only
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(16, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(10, of="file")]
 
 SECRET = new_secret()
 

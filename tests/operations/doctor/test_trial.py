@@ -27,7 +27,7 @@ from hookonce.watching import loop_monitor
 from . import apps
 from .findings import above_note, only
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(14, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(9, of="file")]
 
 SECRET = new_secret()
 

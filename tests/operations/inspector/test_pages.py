@@ -30,7 +30,7 @@ from hookonce.verification.secrets import new_secret
 
 from .inspecting import PATH, SECRET, TOKEN, a_receiver, inspected
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(14, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(9, of="file")]
 
 HOSTILE = [
     "<script>pwned=1</script>",

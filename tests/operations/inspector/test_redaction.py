@@ -18,7 +18,7 @@ from hookonce.operations.inspector.models import Model, model_of
 from hookonce.operations.inspector.redactor import Redactor
 from hookonce.testing import event_body, make_event
 
-pytestmark = pytest.mark.sample(90, of="file")
+pytestmark = pytest.mark.sample(50, of="file")
 
 
 def read(body: bytes, redaction: Redaction | None = None) -> ShownBody:
