@@ -19,8 +19,10 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 
+import httpcore2
 import pytest
 from hypothesis import strategies as st
 
@@ -62,9 +64,10 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Do not use the file of certificates: each HTTP client would parse all of it. A client reads
-    # the folder of certificates only for HTTPS.
+    # the folder of certificates only for HTTPS. Clients without the environment share one context.
     if os.environ.get("SSL_CERT_DIR"):
         os.environ.pop("SSL_CERT_FILE", None)
+    httpcore2.default_ssl_context = cache(httpcore2.default_ssl_context)
     # Garbage collection would free nothing while pytest collects tests, because pytest keeps all
     # new objects.
     gc.disable()

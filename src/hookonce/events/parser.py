@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import or_
 from typing import Annotated, Any, Literal, Protocol, get_args
 
@@ -46,6 +46,20 @@ class _NothingElse(UnknownEvent):
     type: Literal["\0nothing else"]
 
 
+# Building an adapter takes milliseconds, and the tests of an application make many receivers.
+@lru_cache(maxsize=32)
+def _adapter_of(classes: tuple[EventClass, ...]) -> TypeAdapter[Event[Any]]:
+    """Return an adapter that parses a body as the one class that has its type."""
+    # A tagged union: pydantic reads `type` once and validates against that class alone.
+    # It is joined with `|` because Union[tuple] is an error from Python 3.14 on.
+    union: Any = reduce(or_, (*classes, _Nothing, _NothingElse))
+    adapter: TypeAdapter[Event[Any]] = TypeAdapter(Annotated[union, Field(discriminator="type")])
+    # Pydantic delays a class that it cannot build yet. Build it now, or the first delivery would
+    # fail.
+    adapter.rebuild()
+    return adapter
+
+
 class EventParser:
     """Parses verified bodies as typed events.
 
@@ -83,16 +97,7 @@ class EventParser:
         self._envelope = sender.envelope
         self._unknown = sender.unknown_event
         self._is_direct = sender.envelope.is_direct
-        # A tagged union: pydantic reads `type` once and validates against that class alone.
-        # It is joined with `|` because Union[tuple] is an error from Python 3.14 on.
-        members = dict.fromkeys([*self.classes.values(), _Nothing, _NothingElse])
-        union: Any = reduce(or_, members)
-        self._known: TypeAdapter[Event[Any]] = TypeAdapter(
-            Annotated[union, Field(discriminator="type")]
-        )
-        # Pydantic delays a class that it cannot build yet. Build it now, or the first delivery
-        # would fail.
-        self._known.rebuild()
+        self._known = _adapter_of(tuple(dict.fromkeys(self.classes.values())))
 
     def parse(self, body: bytes, message_id: str | None = None) -> Event[Any]:
         """Return the event in ``body``.
