@@ -98,11 +98,8 @@ def definition(module: str, name: str) -> Definition:
             found = Definition(module, node, _text(after))
     if found is not None:
         return found
-    for imported in ast.walk(_tree(module)):
-        if isinstance(imported, ast.ImportFrom):
-            for alias in imported.names:
-                if name == (alias.asname or alias.name):
-                    return definition(_absolute(module, imported), alias.name)
+    if name in (imported := _imports(module)):
+        return definition(*imported[name])
     raise LookupError(f"{module} does not define {name}")
 
 
@@ -128,6 +125,17 @@ def targets(node: ast.stmt) -> set[str]:
 def decorators(node: Function) -> set[str]:
     """Return the decorators of a function, without their arguments."""
     return {ast.unparse(one).partition("(")[0] for one in node.decorator_list}
+
+
+@cache
+def _imports(module: str) -> dict[str, tuple[str, str]]:
+    """Return the module and the name behind each name that a module imports."""
+    return {
+        alias.asname or alias.name: (_absolute(module, node), alias.name)
+        for node in ast.walk(_tree(module))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 @cache
