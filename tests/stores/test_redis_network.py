@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import pytest
 from support.redis_proxy import Proxy, proxy_to
@@ -264,17 +264,23 @@ class TestLateRequests:
     async def fetch_in_vain(
         self, store: RedisStore, proxy: Proxy, direct: RedisStore, token: Token, in_flight: int
     ) -> None:
-        """Start a fetch that gets no reply, and cancel it."""
+        """Fetch until the server has claimed an event, then cancel the fetch before its reply."""
         proxy.mute(b"fetch")
-        taking = asyncio.create_task(
-            store.fetch(10, LEASE, endpoint="default", worker="w", token=token)
-        )
+
+        async def fetch() -> None:
+            # A fetch leaves out a shard that answers late. Like a worker, fetch again after an
+            # empty batch or an error.
+            while True:
+                with suppress(StoreError):
+                    await store.fetch(10, LEASE, endpoint="default", worker="w", token=token)
 
         async def has_taken() -> bool:
             return (await direct.stats()).in_flight == in_flight
 
+        taking = asyncio.create_task(fetch())
         await until_async(has_taken)
         taking.cancel()
+        await asyncio.wait([taking])
 
     async def arrive(self, proxy: Proxy, valkey: RedisServer) -> None:
         before = valkey.calls_of("evalsha")
