@@ -22,7 +22,6 @@ def faults_of(name: str, *options: str) -> set[str]:
 
 
 @pytest.mark.costs("3 s: processes that are killed")
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "faults"),
     [

@@ -13,7 +13,7 @@ from support.redis_servers import RedisServer
 
 from .running import SECRET, eventually, invoke, run, running
 
-pytestmark = pytest.mark.sample(1, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
 APP = """
 from hookonce import EnvironmentSecrets, Event, Inbox, Outcome, Receiver, Reject
@@ -215,7 +215,6 @@ def test_an_interrupted_simulation_prints_its_progress_and_its_seed(tmp_path: Pa
     assert re.search(r"stopped after \d+ of 5000 events.*--seed \d+", ended.output), ended
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("mode", [(), ("--inline",), ("--inbox",)])
 @pytest.mark.parametrize("name", ["receiver", "boxed"])
 def test_it_runs_in_either_mode(name: str, mode: tuple[str, ...], tmp_path: Path) -> None:
@@ -231,7 +230,6 @@ def test_a_given_store_has_no_dead_letters_afterwards(tmp_path: Path) -> None:
     assert run("dead", "list", url, here=tmp_path).output == "no dead letters\n"
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -242,7 +242,6 @@ async def hold(event: MessageReceived) -> None:
 """
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_replay_loses_nothing_and_prints_its_progress(
     way: signal.Signals, here: Path

@@ -265,7 +265,6 @@ def sabotaged(sabotage: str) -> list[str]:
     return [sys.executable, "-c", f"from hookonce.cli import main\n{sabotage}\nmain()"]
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_fails_without_a_message_and_cleans_up(
     way: signal.Signals, tmp_path: Path, temporary: Path
@@ -323,7 +322,6 @@ def test_the_demo_can_be_repeated_with_a_server_and_leaves_no_dead_letters(
     assert run("dead", "list", url, here=tmp_path).output == "no dead letters\n"
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("store", "message"),
     [

@@ -13,7 +13,7 @@ from support.redis_servers import RedisServer, redis_server
 from .inboxes import url_of
 from .running import COMMAND, OLD_SECRET, SECRET, Result, invoke, run, running
 
-pytestmark = pytest.mark.sample(1, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
 APP = '''
 """Receivers and applications with one mistake each, and some without."""
@@ -144,7 +144,6 @@ def serving(name: str, here: Path, store: str) -> Iterator[str]:
         yield f"{url_of(server)}/webhooks"
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "level", "check", "found", "fix"),
     [
@@ -267,7 +266,6 @@ def test_the_doctor_repeats_the_warnings_of_the_server(here: Path, redis_url: st
     assert "set $HOOKONCE_HEALTH_TOKEN" in hidden.output
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "check"),
     [("recoding", "url.body"), ("login", "url.answer"), ("mounted", "url.slash")],
@@ -337,7 +335,6 @@ def test_settings_that_the_receiver_refuses_are_reported_with_its_message(here: 
     assert "no store has the scheme 'ftp'" in found["found"]
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -13,7 +13,7 @@ from hookonce.stores.values import Claimed, DeadReason, Delivery, new_token
 
 from .running import Result, run
 
-pytestmark = pytest.mark.sample(2, of="file")
+pytestmark = pytest.mark.sample(1, of="file")
 
 APP = """
 from hookonce import EnvironmentSecrets, Inbox, Receiver

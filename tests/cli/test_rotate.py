@@ -287,7 +287,6 @@ STEPS = [
 ASKED, KEPT = 3, 4
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", range(len(STEPS)))
 async def test_a_rotation_killed_while_it_writes_leaves_a_usable_file_and_can_be_repeated(
@@ -314,7 +313,6 @@ async def test_the_kill_tests_cover_every_step_of_a_rotation(tmp_path: Path) -> 
         assert (await it.rotate(killed_at=beyond))[0] == 0
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("target", ["/rotate-secret", "readyz"])
 async def test_a_rotation_killed_while_it_waits_for_an_answer_can_be_repeated(
     tmp_path: Path, target: str

@@ -297,7 +297,6 @@ def test_another_path_and_the_port_in_the_environment_are_used(tmp_path: Path) -
         assert server.deliver("evt_2", path="/webhooks").status == 404
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "message"),
     [

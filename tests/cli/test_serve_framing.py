@@ -138,7 +138,6 @@ FLOODS = {
 }
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", FLOODS)
 def test_four_hostile_connections_need_little_memory(kind: str, tmp_path: Path) -> None:
     begin, pieces = FLOODS[kind]
@@ -197,7 +196,6 @@ def mutated(data: bytes, random: Random) -> bytes:
     return data[: 64 * 1024]
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_mutated_chunks_are_taken_for_a_delivery(seed: int, tmp_path: Path) -> None:
     """Each request is forged, so the server must refuse it, whatever its chunks are."""

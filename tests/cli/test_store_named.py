@@ -104,7 +104,6 @@ def test_a_file_that_does_not_hold_one_url_is_refused_and_not_quoted(
     assert "opensesame" not in result.errors
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("command", ["demo", "chaos hooks:receiver"])
 def test_trial_commands_take_a_store_from_a_file_but_not_from_the_environment(
     command: str, tmp_path: Path
@@ -142,7 +141,6 @@ def test_every_command_says_which_store_it_uses(url: str, tmp_path: Path) -> Non
     assert replay(tmp_path, "--all").stores == (url,)
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("selection", ["--all", "evt_comment"])
 def test_a_replay_without_the_services_settings_creates_no_store(
     selection: str, tmp_path: Path

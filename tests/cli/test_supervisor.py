@@ -150,7 +150,6 @@ def test_a_killed_process_is_replaced_while_the_port_still_answers(
     server.printed(rf"hookonce: process {name_of(server, pids[which])} was ended by signal 9")
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_running_handlers_finish_in_every_process(
     way: signal.Signals, here: Path, server: Process
@@ -244,7 +243,6 @@ def test_a_process_that_hangs_at_the_end_is_killed_in_bounded_time(here: Path) -
     gone(hanging, other)
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [

@@ -20,7 +20,7 @@ from hookonce.stores.values import Claimed, DeadReason, Delivery, new_token
 
 from .running import Result, on_a_terminal, run, running
 
-pytestmark = pytest.mark.sample(3, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
 APP = """
 import sqlite3

@@ -93,7 +93,6 @@ def test_a_worker_handles_events_stored_before_and_after_its_start(here: Path) -
     assert stats(here)["workers"] == 0, "it has said that it ends"
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_a_running_handler_finish_and_stops_fetching(
     way: signal.Signals, here: Path

@@ -17,7 +17,7 @@ from hookonce.stores.values import DeadReason
 from hookonce.testing import make_event
 from hookonce.testing.pytest_plugin import SenderFactory
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(45, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(25, of="file")]
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,7 @@ async def test_an_event_whose_key_is_locked_is_deferred_uncounted_and_woken_when
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
+@pytest.mark.sample(2)
 async def test_many_events_of_few_keys_are_all_handled_one_at_a_time(url: str) -> None:
     receivers = [receiver_on(url, inbox=SOON) for _ in range(2)]
     handlers = [Serial(receiver) for receiver in receivers]

@@ -24,10 +24,6 @@ BASIC = [*RULES, *REGISTERING_RULES, *RECONCILING_RULES, *HANDLED_RULES]
 WHOLE = [*BASIC, *BODY_RULES, *INBOX_RULES, *ACTIVITY_RULES]
 
 
-SAME_CODE = {"redis", "cluster"}
-"""These backends use the same store class as ``valkey``, so each run tests only some rules."""
-
-
 def is_row(rule: Rule) -> bool:
     """Return whether a rule tests a row of the table of an event's states."""
     return rule.__name__.partition(".")[0] in State.__members__
@@ -36,12 +32,7 @@ def is_row(rule: Rule) -> bool:
 def cases(*, rows: bool) -> list[object]:
     """Return each store with each rule that applies to it."""
     return [
-        pytest.param(
-            name,
-            rule,
-            id=f"{name}-{rule.__name__}",
-            marks=pytest.mark.sample(70, full=150) if name in SAME_CODE and not rows else (),
-        )
+        pytest.param(name, rule, id=f"{name}-{rule.__name__}")
         for name in BACKENDS
         for rule in (BASIC if name == "memory" else WHOLE)
         if is_row(rule) is rows
@@ -57,6 +48,7 @@ def bench(request: pytest.FixtureRequest, backend: str) -> Bench:
     )
 
 
+@pytest.mark.sample(800)
 @pytest.mark.parametrize(("backend", "rule"), cases(rows=False))
 async def test_a_store_keeps_the_rule(bench: Bench, rule: Rule) -> None:
     await rule(bench)

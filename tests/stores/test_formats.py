@@ -37,7 +37,7 @@ from hookonce.stores.values import (
     new_token,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.sample(5, of="file")]
+pytestmark = [pytest.mark.anyio, pytest.mark.sample(3, of="file")]
 
 LEASE = 30.0
 ENDPOINT = "default"

@@ -219,6 +219,7 @@ async def test_a_long_reader_delays_the_truncation_but_no_other_call(
         assert 0 not in parts_with_bodies(postgres)
 
 
+@pytest.mark.full("2 s")
 async def test_every_body_survives_rotations_of_two_processes_under_load(
     postgres: PostgresServer,
 ) -> None:

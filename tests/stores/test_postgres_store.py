@@ -175,6 +175,7 @@ async def test_a_lost_reply_to_a_commit_is_resolved(postgres: PostgresServer, cu
         assert (again.attempt, again.finished) == (2, frozenset({"a"}))
 
 
+@pytest.mark.full("2 s: a server starts and recovers")
 async def test_a_failover_does_not_mistake_another_transaction_for_a_lost_one(
     postgres: PostgresServer,
 ) -> None:

@@ -114,7 +114,7 @@ async def runs(process: ServedProcess) -> str:
     return found[-1]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full("2 s: three processes")
 async def test_the_page_shows_what_each_worker_runs_and_what_has_failed(
     url: str, tmp_path: Path
 ) -> None:
