@@ -17,6 +17,8 @@ from hookonce.verification.secrets import new_secret
 from .channels import PLACES, Channels, Place
 from .combinations import COMBINATIONS, Combination, silence, store_url
 
+pytestmark = pytest.mark.sample(2, of="file")
+
 SEEDS = range(1, 21)
 EVENTS = 40
 
@@ -30,7 +32,6 @@ def check(combination: Combination, seeds: Iterable[int]) -> None:
             assert report.injected, "no fault was injected"
 
 
-@pytest.mark.sample(1)
 @pytest.mark.costs("up to 4 s: a PostgreSQL server starts")
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
 def test_an_example_handles_every_event_once(combination: Combination) -> None:
@@ -43,7 +44,6 @@ def test_an_example_handles_every_event_once_with_every_seed(combination: Combin
     check(combination, SEEDS)
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("mode", "events", "seeds"),
     [
@@ -66,7 +66,6 @@ def test_every_seed_finds_the_mistake_of_the_example_that_marks_events_too_soon(
             assert report.count(Breach.TWICE) == 0
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("mode", "events", "seeds"),
     [
@@ -97,7 +96,6 @@ def test_every_seed_finds_a_store_whose_key_locks_exclude_nobody(
             assert report.count(Breach.STALE) + report.count(Breach.OVERLAP) == len(report.findings)
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("mode", "events", "seeds"),
     [
@@ -128,7 +126,6 @@ def check_channels(place: Place, events: int, seed: int) -> None:
     assert channels.report.stale, "no event was stale"
 
 
-@pytest.mark.sample(1)
 @pytest.mark.costs("up to 4 s: a PostgreSQL server starts")
 @pytest.mark.parametrize("place", PLACES, ids=str)
 def test_each_channel_ends_with_its_newest_status(place: Place) -> None:

@@ -18,6 +18,8 @@ from .four_endpoints import (
     simulate_to_the_last_attempt,
 )
 
+pytestmark = pytest.mark.sample(1, of="file")
+
 SEEDS = range(1, 21)
 
 
@@ -34,7 +36,6 @@ def check(place: Place, events: int, seed: int) -> None:
     assert all(ids == first for ids in others), "the endpoints have events of different ids"
 
 
-@pytest.mark.sample(1)
 @pytest.mark.costs("up to 5 s: a PostgreSQL server starts")
 @pytest.mark.parametrize("place", ENDPOINTS, ids=str)
 def test_four_endpoints_on_one_store_handle_every_event_once(place: Place) -> None:

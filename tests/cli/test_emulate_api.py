@@ -15,7 +15,7 @@ from .recorder import Recorder, recording
 from .running import SECRET, Process, eventually, invoke, run
 from .running import running as running_command
 
-pytestmark = pytest.mark.sample(2, of="file")
+pytestmark = pytest.mark.sample(1, of="file")
 
 KEY = "example_sk_0123456789abcdef"
 WORKSPACE = f"""

@@ -65,14 +65,14 @@ PRINTING = [
 ]
 
 
-@pytest.mark.sample(1)
+@in_a_process
 @pytest.mark.parametrize("command", PRINTING)
 def test_a_full_disk_is_reported_in_one_line(command: str, here: Path) -> None:
     words = command.format(store=shlex.quote(bury(here, COMMENT)))
     piped(f"hookonce {words} > /dev/full", here).says("No space left on device")
 
 
-@pytest.mark.sample(1)
+@in_a_process
 @pytest.mark.parametrize("command", PRINTING)
 def test_a_closed_pipe_ends_a_command_without_a_message(command: str, here: Path) -> None:
     words = command.format(store=shlex.quote(bury(here, COMMENT)))

@@ -65,7 +65,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.costs("2 s")
-@pytest.mark.sample(1)
+@in_a_process
 @pytest.mark.parametrize(
     ("arguments", "paths"),
     [

@@ -35,7 +35,7 @@ from hookonce.stores.values import (
 )
 
 NOW, LEASE = 100.0, 1.0
-pytestmark = pytest.mark.sample(3, of="file")
+pytestmark = pytest.mark.sample(2, of="file")
 
 MOMENT = Moment(NOW, NOW, 1_000.0)
 
@@ -427,7 +427,6 @@ def explore(walk: Walk, most: int | None = None) -> int:
     return len(numbers)
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("events", "faults", "outages", "processes", "most"),
     [
@@ -453,7 +452,6 @@ def test_nothing_promised_is_broken_when_an_event_is_repeated_on_purpose() -> No
     assert explore(Walk(events=2, processes=2, marks=GENERATIONS)) > 1_000
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("late", "faults", "outages", "most"),
     [
