@@ -47,6 +47,7 @@ def run_as_on_windows(here: Path, code: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("store", ["memory://", "sqlite:///hooks.db"])
 def test_a_receiver_handles_a_delivery(store: str, tmp_path: Path) -> None:
     ended = run_as_on_windows(

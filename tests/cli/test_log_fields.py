@@ -157,6 +157,7 @@ def test_json_lines_of_inline_deliveries_have_the_events_fields(here: Path) -> N
         assert_complete(server)
 
 
+@pytest.mark.full("1 s")
 def test_json_lines_of_inbox_deliveries_have_the_events_fields(here: Path) -> None:
     with serving(here) as (server, base):
         url = f"{base}/webhooks/queue"

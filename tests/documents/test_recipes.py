@@ -60,7 +60,7 @@ class Replies:
         await self.api(scope, receive, answer)
 
 
-@pytest.mark.costs("3 s")
+@pytest.mark.full("3 s")
 async def test_a_bot_that_is_killed_after_its_reply_does_not_reply_again(tmp_path: Path) -> None:
     bot = block("client", "# bot.py\n").replace(
         "store=", "limits=Limits(lease_seconds=2.0), store="

@@ -173,6 +173,7 @@ def in_virtual_time(play: Callable[[Scene], Awaitable[None]], seed: int, *, late
     run_virtually(run)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("late", [False, True])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=12, deadline=None)

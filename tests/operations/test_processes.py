@@ -63,6 +63,7 @@ async def two_processes(here: Path) -> AsyncIterator[tuple[ServedProcess, Served
 
 
 @pytest.mark.anyio
+@pytest.mark.full("1 s")
 async def test_every_process_shows_the_metrics_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ def test_a_simulation_within_a_ledger_in_postgresql_has_each_effect_once(
     expect_once(ON_POSTGRES[kind], postgres.url, read, store, mode)
 
 
+@pytest.mark.full("2 s")
 def test_a_connection_that_listens_does_not_stop_virtual_time(postgres: PostgresServer) -> None:
     async def main(loop: VirtualLoop) -> float:
         async with loop.outside():

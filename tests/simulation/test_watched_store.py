@@ -130,7 +130,7 @@ def test_a_slow_store_does_not_count_as_unreachable() -> None:
     run_virtually(main)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.full("1 s")
 def test_a_failing_event_is_retried_through_hours_of_back_off_in_seconds(durable_url: str) -> None:
     called_at: list[float] = []
 

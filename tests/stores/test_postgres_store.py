@@ -198,6 +198,7 @@ async def test_a_failover_does_not_mistake_another_transaction_for_a_lost_one(
             assert await store.dead_letter(claim.key) is not None
 
 
+@pytest.mark.full("1 s: a server starts")
 async def test_a_recovery_does_not_mistake_another_transaction_for_a_lost_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -401,6 +401,7 @@ class TestPruning:
         assert await store.prune() == 1
         assert rows(path, "SELECT 1 FROM key_locks UNION ALL SELECT 1 FROM waiting") == []
 
+    @pytest.mark.full("2 s")
     async def test_prune_reaches_all_that_is_over_and_nothing_else(
         self, store: SQLiteStore, path: Path, grown: tuple[list[DeliveryKey], list[DeliveryKey]]
     ) -> None:
@@ -433,6 +434,7 @@ class TestPruning:
         assert sum(steps) == len(grown[0])
         assert max(steps) <= 2_000
 
+    @pytest.mark.full("2 s")
     async def test_upkeep_forgets_expired_records(
         self,
         store: SQLiteStore,

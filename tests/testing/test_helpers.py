@@ -447,6 +447,7 @@ async def test_the_factory_signs_with_the_secret_of_the_test(
         (await sender.send(make_event(CommentReceived))).expect(200, "handled")
 
 
+@pytest.mark.full("2 s")
 def test_the_plugin_works_in_a_project_that_asks_for_it_as_documented(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["hookonce.testing.pytest_plugin"]\n')
     (tmp_path / "test_mine.py").write_text(
