@@ -132,7 +132,7 @@ def test_each_channel_ends_with_its_newest_status(place: Place) -> None:
     check_channels(place, events=120, seed=random.choice(SEEDS))
 
 
-@pytest.mark.full("a minute of processor time each", draw=2)
+@pytest.mark.full("a minute of processor time each", draw=1)
 @pytest.mark.parametrize("place", PLACES, ids=str)
 def test_each_of_100_channels_ends_with_its_newest_status_after_2000_events(place: Place) -> None:
     check_channels(place, events=2_000, seed=random.choice(SEEDS))

@@ -8,7 +8,7 @@ import pytest
 
 from .running import SECRET, run
 
-pytestmark = pytest.mark.sample(1, of="file", full=20)
+pytestmark = pytest.mark.sample(1, of="file", full=10)
 
 APP = """
 import os

@@ -27,7 +27,7 @@ SECRET = new_secret()
 TURNS = 201
 # A usual run tests some turns of the loop, chosen by the seed; a full run tests all turns.
 DRAWN = pytest.mark.parametrize(
-    "count", [20, pytest.param(TURNS, marks=pytest.mark.full("up to 8 s of waiting"))]
+    "count", [20, pytest.param(TURNS, marks=pytest.mark.full("up to 8 s of waiting", draw=2))]
 )
 EACH_WAY = pytest.mark.parametrize(
     ("store_url", "has_inbox"),

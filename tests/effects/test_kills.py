@@ -75,7 +75,7 @@ def test_no_effect_is_written_after_a_newer_one_of_its_channel(name: str, kill: 
     assert not figures.late
 
 
-@pytest.mark.full("up to 10 s of processor time each", draw=5)
+@pytest.mark.full("up to 10 s of processor time each", draw=4)
 @pytest.mark.parametrize("how", [How.WITHIN, How.LATEST])
 @pytest.mark.parametrize("name", [*ON_POSTGRES, *ON_SQLITE])
 def test_each_effect_exists_once_in_every_ledger(name: str, how: How, kill: Round) -> None:

@@ -686,11 +686,13 @@ WRONG_ROWS = [
 @pytest.mark.parametrize(
     "size",
     [
-        pytest.param(THREE_ATTEMPTS, id="three attempts", marks=pytest.mark.full("15 s")),
-        pytest.param(TWO_HANDLERS, id="two handlers", marks=pytest.mark.full("3 s")),
-        pytest.param(THREE_WORKERS, id="three workers", marks=pytest.mark.full("8 s")),
+        pytest.param(THREE_ATTEMPTS, id="three attempts", marks=pytest.mark.full("15 s", draw=2)),
+        pytest.param(TWO_HANDLERS, id="two handlers", marks=pytest.mark.full("3 s", draw=2)),
+        pytest.param(THREE_WORKERS, id="three workers", marks=pytest.mark.full("8 s", draw=2)),
         pytest.param(
-            TWO_HANDLERS_AND_A_FAULT, id="two handlers and a fault", marks=pytest.mark.full("15 s")
+            TWO_HANDLERS_AND_A_FAULT,
+            id="two handlers and a fault",
+            marks=pytest.mark.full("15 s", draw=2),
         ),
     ],
 )

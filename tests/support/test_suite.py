@@ -56,11 +56,11 @@ def test_a_run_leaves_out_what_is_marked_full_and_most_of_what_is_sampled(names:
     assert len(run) == 4
 
 
-def test_the_full_run_takes_the_rest(names: Names) -> None:
-    run, rest = names("--randomly-seed=7"), names("--randomly-seed=7", "-m", "full")
-    assert not run & rest
-    assert len(run | rest) == 22
-    assert "test_long" in rest
+def test_the_full_run_takes_half_of_the_rest_of_a_sample(names: Names) -> None:
+    run = names("--randomly-seed=7")
+    full, undrawn = (names("--randomly-seed=7", "-m", mark) for mark in ("full", "undrawn"))
+    assert (len(run), len(full), len(undrawn), len(run | full | undrawn)) == (4, 10, 8, 22)
+    assert "test_long" in full
 
 
 def test_the_full_run_draws_cases_too_and_leaves_the_others_to_a_mark_of_their_own(
@@ -102,7 +102,8 @@ def test_of_a_file_that_is_sampled_so_many_tests_run_beside_what_has_a_mark_of_i
     single = "".join(f"\n\ndef test_{n}(): pass" for n in range(10))
     pytester.makepyfile(test_it=f"{TESTS}{mark}{single}")  # test_short is in this file, too
     run = Names(pytester)
-    drawn, rest = run("--randomly-seed=7"), run("--randomly-seed=7", "-m", "full")
+    drawn = run("--randomly-seed=7")
+    rest = run("--randomly-seed=7", "-m", "full or undrawn")
     assert sum("[" not in name for name in drawn) == 5
     assert sum("[" in name for name in drawn) == 3
     assert "test_long" in rest

@@ -137,7 +137,7 @@ async def test_the_page_shows_what_each_worker_runs_and_what_has_failed(
         await shows(here, other, "nothing")
 
 
-@pytest.mark.full("waits 30 s for a lease")
+@pytest.mark.full("waits 30 s for a lease", draw=1)
 async def test_a_killed_worker_is_silent_and_then_gone(url: str, tmp_path: Path) -> None:
     async with fleet(url, tmp_path) as (here, one, other):
         for worker in (one, other):

@@ -5,7 +5,7 @@ import pytest
 from .faults import COMMANDS, FAULTS
 from .walk import Row, rows, walk
 
-pytestmark = [pytest.mark.costs("3 s each"), pytest.mark.sample(1, of="file", full=12)]
+pytestmark = [pytest.mark.costs("3 s each"), pytest.mark.sample(1, of="file", full=8)]
 
 # In these faults the servers are healthy, so the doctor finds nothing wrong with them.
 SOUND_SERVERS = {"hookonce's body limit", "wrong API URL"}
