@@ -3,7 +3,7 @@
 A run without ``-m`` leaves out the tests that are marked ``full``. If a large parametrised test is
 marked ``sample``, the run chooses some of its cases at random, and leaves out the others. With
 ``of="file"`` it chooses from all tests of the file. A test that is named with ``::`` always runs.
-``-m full`` runs the tests marked ``full``, and of each sample half of the cases that were left out;
+``-m full`` runs the tests marked ``full``, and a third of the cases that each sample has left out;
 with ``sample(40, full=80)`` 80 of them. If a test is marked ``full(…, draw=8)``, it runs only 8 of
 the cases. All other cases run with ``-m "full or undrawn"``. The order and the chosen cases depend
 on pytest-randomly's seed, which the run prints first: ``--randomly-seed=…`` repeats them.
@@ -75,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "full(cost, draw=None): runs only with -m full, or if named; draw=8 runs 8 of its cases",
         "undrawn: runs only with -m undrawn, or when it is named",
         "costs(cost): runs always, though it costs that",
-        "sample(count, of='test', full=half): runs only so many cases, or tests of the file",
+        "sample(count, of='test', full=a third): runs only so many cases, or tests of the file",
     ):
         config.addinivalue_line("markers", line)
 
@@ -170,7 +170,7 @@ def _draw_samples(config: pytest.Config, items: list[pytest.Item]) -> None:
         for item in left_out:
             item.add_marker(getattr(pytest.mark, left_out_mark)("not drawn by this run's seed"))
         if left_out_mark == "full":
-            for item in left_out[(len(left_out) + 1) // 2 if more is None else more :]:
+            for item in left_out[(len(left_out) + 2) // 3 if more is None else more :]:
                 item.add_marker(pytest.mark.undrawn("not drawn by this run's seed"))
 
 
