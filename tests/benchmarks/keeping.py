@@ -50,7 +50,7 @@ def _run(is_quick: bool) -> list[Result]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="hookonce-benchmark-")))
         redis = stack.enter_context(redis_server())
-        postgres = stack.enter_context(postgres_server(fsync="on"))
+        postgres = stack.enter_context(postgres_server(fsync="on", shared_buffers="128MB"))
         environment = {
             "BENCHMARK_SECRET": secret,
             "BENCHMARK_FOLDER": str(folder),
