@@ -59,6 +59,8 @@ def worker(
     start_logging(log_level, log_format, every_traceback=log_tracebacks)
     listeners = bound(*metrics_address) if metrics_address is not None else []
     if listeners:
+        for listener in listeners:
+            listener.listen()  # a client of the announced address waits instead of being refused
         _log.info("metrics at %s/metrics", url_of(listeners))
     member = None
     if processes > 1:
