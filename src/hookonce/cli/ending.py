@@ -92,8 +92,8 @@ def ended_after_this(what: str) -> Iterator[None]:
 def terminated_as_interrupted() -> Iterator[None]:
     """Treat SIGTERM as Ctrl-C during the block, so that the block cleans up.
 
-    The block handles SIGINT even if a shell made this command, as one in the background, ignore
-    SIGINT: only then does asyncio cancel its tasks in order at a signal.
+    The block also handles SIGINT if a shell made this background command ignore it. Otherwise
+    asyncio would install no handler of its own, and a signal could interrupt any line of code.
     """
     is_terminated = False
 
@@ -103,8 +103,8 @@ def terminated_as_interrupted() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, receive)
-    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    if ignored:
+    is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    if is_ignored:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -114,7 +114,7 @@ def terminated_as_interrupted() -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
-        if ignored:
+        if is_ignored:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -49,7 +49,7 @@ class _NothingElse(UnknownEvent):
 # Building an adapter takes milliseconds, and the tests of an application make many receivers.
 @lru_cache(maxsize=32)
 def _adapter_of(classes: tuple[EventClass, ...]) -> TypeAdapter[Event[Any]]:
-    """Return an adapter that parses a body as the one class that has its type."""
+    """Return an adapter that parses each body as the class of its event type."""
     # A tagged union: pydantic reads `type` once and validates against that class alone.
     # It is joined with `|` because Union[tuple] is an error from Python 3.14 on.
     union: Any = reduce(or_, (*classes, _Nothing, _NothingElse))
