@@ -43,7 +43,6 @@ def test_four_endpoints_on_one_store_handle_every_event_once(place: Place) -> No
 
 
 @pytest.mark.full("a minute of processor time each", draw=1)
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("place", ENDPOINTS, ids=str)
 def test_four_endpoints_on_one_store_handle_every_one_of_400_events_once(place: Place) -> None:
     check(place, events=400, seed=random.choice(SEEDS))

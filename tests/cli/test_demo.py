@@ -303,7 +303,6 @@ def test_the_demo_can_be_repeated_with_a_file_and_leaves_no_dead_letters(
 
 
 @pytest.mark.full("4 s")
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("server", "kind"), [("lasting_valkey", "Redis"), ("postgres", "Postgres")]
 )

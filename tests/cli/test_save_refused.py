@@ -139,7 +139,6 @@ def test_neither_genuine_deliveries_nor_browsers_are_saved(tmp_path: Path) -> No
     assert saved(tmp_path) == [path]
 
 
-@pytest.mark.timeout(300)
 def test_a_flood_in_several_processes_stays_within_the_limits(tmp_path: Path) -> None:
     large = b"x" * (MOST_BYTES // 12)
     folder = tmp_path / "refused"

@@ -21,8 +21,6 @@ from hookonce.outcome import Outcome
 from hookonce.testing import make_event, signed_request
 from hookonce.verification.secrets import new_secret
 
-pytestmark = pytest.mark.timeout(300)
-
 SECRET = new_secret()
 TURNS = 201
 # A usual run tests some turns of the loop, chosen by the seed; a full run tests all turns.

@@ -26,7 +26,7 @@ from hookonce.stores import open_store
 from hookonce.stores.memory import MemoryStore
 from hookonce.testing import make_event
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 EVENTS, KEYS = 40, 3

@@ -58,7 +58,6 @@ WITH_STORIES = [
 
 
 @pytest.mark.sample(2)
-@pytest.mark.timeout(300)  # a page runs many processes, maybe on a busy machine
 @pytest.mark.parametrize("path", WITH_STORIES)
 def test_every_block_of_a_page_does_what_it_shows(path: Path) -> None:
     done = run_alone(path)
@@ -79,7 +78,6 @@ def busy_cores() -> Iterator[None]:
 
 
 @pytest.mark.full("35 s of processor time")
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "machine",
     ["idle", pytest.param("busy", marks=pytest.mark.undrawn("busy processors for 3 min"))],

@@ -166,7 +166,6 @@ else:
 TOKEN = "a token for those who may know"
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.full("8 s: ten processes, one after the other")
 async def test_the_rotation_on_kubernetes_leaves_every_pod_with_the_new_secret(
     tmp_path: Path,
