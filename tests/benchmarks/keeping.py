@@ -22,7 +22,7 @@ from hookonce.verification.secrets import new_secret
 
 from .apps import KEEPING
 from .measuring import AtMost, Part, Result, pinned, spread
-from .serving import Load, load, serving, write_requests
+from .serving import Load, keep_beside, load, serving, write_requests
 
 __all__ = ["PART"]
 
@@ -51,6 +51,9 @@ def _run(is_quick: bool) -> list[Result]:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="hookonce-benchmark-")))
         redis = stack.enter_context(redis_server())
         postgres = stack.enter_context(postgres_server(fsync="on", shared_buffers="128MB"))
+        for server_process in (redis.process, postgres.process):
+            assert server_process is not None
+            keep_beside(server_process.pid)
         environment = {
             "BENCHMARK_SECRET": secret,
             "BENCHMARK_FOLDER": str(folder),

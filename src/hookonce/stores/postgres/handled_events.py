@@ -23,12 +23,18 @@ SELECT h.id, h.endpoint, h.event_id, h.event_type, h.received_at, {body}, h.fini
        h.expires
 FROM {schema}.handled AS h
 """
+# Each endpoint's events have an index in the order of `id`; all events together have none.
 _HANDLED_EVENTS = f"""
+SELECT listed.* FROM (
+    SELECT DISTINCT endpoint FROM {{schema}}.handled_sizes
+) AS kept, LATERAL (
 {_HANDLED_EVENT.replace("{body}", "''::bytea")}
-WHERE h.expires > {NOW} AND {FILTERS.format("h")} AND {HAS_HANDLER.format("h.finished")}
+WHERE h.endpoint = kept.endpoint AND h.expires > {NOW} AND {FILTERS.format("h")}
+  AND {HAS_HANDLER.format("h.finished")}
   AND ($7::float8 IS NULL OR h.handled_at >= $7::float8)
   AND ($8::float8 IS NULL OR h.handled_at < $8::float8)
 ORDER BY h.id LIMIT $9::int8
+) AS listed ORDER BY listed.id LIMIT $9::int8
 """
 _ONE_HANDLED_EVENT = (
     _HANDLED_EVENT.replace("{body}", "h.body") + f"WHERE h.key = $2::bytea AND h.expires > {NOW}"

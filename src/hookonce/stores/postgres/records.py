@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from hashlib import blake2b
 from math import inf
 from typing import Any
@@ -21,11 +22,13 @@ def columns(table: str) -> str:
     return ", ".join(f"{table}.{column}" for column in ATTEMPT)
 
 
+@lru_cache(maxsize=1024)  # a claim and a completion need the same one
 def digest_of(key: DeliveryKey) -> bytes:
     """Return the 16 bytes that identify an event."""
     return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
+@lru_cache(maxsize=256)  # a receiver's handlers are the same for many events
 def dump_names(names: frozenset[str]) -> str | None:
     return json.dumps(sorted(names)) if names else None
 

@@ -55,7 +55,7 @@ _ATTEMPT_COLUMNS = """
     history json"""
 
 _DELIVERY_COLUMNS = """
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id bigint GENERATED ALWAYS AS IDENTITY{unique},
     key bytea NOT NULL UNIQUE,
     endpoint text NOT NULL,
     event_id text NOT NULL,
@@ -71,12 +71,35 @@ _PARTS = "\n".join(
     for part in range(BODY_PARTS)
 )
 _MOST_IDLE = "5s"
+# The most kept deliveries that one transaction deletes, because other calls wait for locked rows.
+_MOST_AT_ONCE = 500
 _SERVER_NOW = "extract(epoch FROM clock_timestamp())"
+
+
+def count_handled(table: str, slot: str, sign: int) -> str:
+    """Return the SQL that adds rows to the count of their endpoints, or subtracts them.
+
+    Args:
+        table: a table of the rows, with the columns ``endpoint`` and ``size``.
+        slot: the row of the endpoint's counts that is changed.
+        sign: 1 or -1.
+    """
+    return f"""
+                INSERT INTO {{schema}}.handled_sizes AS s (endpoint, slot, events, bytes)
+                SELECT t.endpoint, {slot}, {sign} * count(*), {sign} * sum(t.size)
+                FROM {table} AS t GROUP BY t.endpoint ORDER BY t.endpoint
+                ON CONFLICT (endpoint, slot) DO UPDATE
+                SET events = s.events + excluded.events, bytes = s.bytes + excluded.bytes
+            """
+
 
 # The pages of `ids` and `entries` have free space, so that PostgreSQL can write a changed row into
 # the page of the old row. The indexes then stay unchanged (a HOT update), unless the update changes
 # a column of an index. So `ids` has no further index, and pruning walks the primary key; and a
 # fetch, which makes each row of `entries` longer, changes none of the columns in its indexes.
+#
+# PostgreSQL plans the statements of a function once for each connection, perhaps while the tables
+# are empty. So the function `keep` may not scan whole tables.
 _VERSION_1 = f"""
 CREATE TABLE {{schema}}.format (number int4 NOT NULL);
 CREATE TABLE {{schema}}.seen (format int4 PRIMARY KEY, at float8 NOT NULL);
@@ -87,7 +110,7 @@ CREATE TABLE {{schema}}.ids (
     endpoint text,{_ATTEMPT_COLUMNS.format(default="")}
 ) WITH (fillfactor = 70);
 
-CREATE TABLE {{schema}}.entries ({_DELIVERY_COLUMNS}
+CREATE TABLE {{schema}}.entries ({_DELIVERY_COLUMNS.format(unique=" PRIMARY KEY")}
     size int4 NOT NULL,
     part int2 NOT NULL,
     enqueue_token text NOT NULL,
@@ -112,7 +135,7 @@ INSERT INTO {{schema}}.body_part VALUES (0, {_SERVER_NOW});
 CREATE TABLE {{schema}}.pruned (at float8 NOT NULL);
 INSERT INTO {{schema}}.pruned VALUES ({_SERVER_NOW});
 
-CREATE TABLE {{schema}}.dead ({_DELIVERY_COLUMNS}
+CREATE TABLE {{schema}}.dead ({_DELIVERY_COLUMNS.format(unique=" PRIMARY KEY")}
     reason text NOT NULL,
     error text NOT NULL,
     buried_at float8 NOT NULL,
@@ -122,14 +145,14 @@ CREATE TABLE {{schema}}.dead ({_DELIVERY_COLUMNS}
 );
 CREATE INDEX dead_by_endpoint ON {{schema}}.dead (endpoint, kept, buried_at);
 
-CREATE TABLE {{schema}}.handled ({_DELIVERY_COLUMNS}
+CREATE TABLE {{schema}}.handled ({_DELIVERY_COLUMNS.format(unique="")}
     finished json,
     handled_at float8 NOT NULL,
     expires float8 NOT NULL,
     size int4 NOT NULL,
-    body bytea NOT NULL
+    body bytea NOT NULL,
+    PRIMARY KEY (endpoint, id)
 );
-CREATE INDEX handled_by_endpoint ON {{schema}}.handled (endpoint, id);
 CREATE TABLE {{schema}}.handled_sizes (
     endpoint text NOT NULL,
     slot int8 NOT NULL,
@@ -147,6 +170,70 @@ CREATE TABLE {{schema}}.replay_batches (
     finished_at float8,
     PRIMARY KEY (endpoint, handler)
 );
+CREATE FUNCTION {{schema}}.keep(in_slot int8, at_time float8, keys bytea[], endpoints text[],
+    event_ids text[], event_types text[], arrivals float8[], names text[], spans float8[],
+    contents bytea[], limited text[], limits int8[])
+RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+    DECLARE
+        unix float8 := coalesce(at_time, {_SERVER_NOW});
+        missing int8 := cardinality(keys);
+        changed int8;
+        held numeric;
+        last_id bigint;
+        one record;
+        old record;
+    BEGIN
+        LOOP
+            WITH added AS (
+                INSERT INTO {{schema}}.handled (key, endpoint, event_id, event_type, received_at,
+                    finished, handled_at, expires, size, body)
+                SELECT g.key, g.endpoint, g.event_id, g.event_type, g.arrival, g.names::json,
+                    greatest(unix, b.started_at), unix + g.span, length(g.content), g.content
+                FROM unnest(keys, endpoints, event_ids, event_types, arrivals, names, spans,
+                    contents) WITH ORDINALITY AS g (key, endpoint, event_id, event_type, arrival,
+                    names, span, content, number)
+                LEFT JOIN (
+                    SELECT r.endpoint, max(r.started_at) AS started_at
+                    FROM {{schema}}.replay_batches AS r
+                    WHERE r.finished_at IS NULL GROUP BY r.endpoint
+                ) AS b USING (endpoint)
+                ORDER BY g.number ON CONFLICT (key) DO NOTHING RETURNING endpoint, size
+            ), counted AS ({count_handled("added", "in_slot", 1)})
+            SELECT count(*) INTO changed FROM added;
+            missing := missing - changed;
+            EXIT WHEN missing = 0;
+            WITH deleted AS (
+                DELETE FROM {{schema}}.handled AS h
+                WHERE h.key = ANY (keys) AND h.expires <= unix RETURNING h.endpoint, h.size
+            ), counted AS ({count_handled("deleted", "in_slot", -1)})
+            SELECT count(*) INTO changed FROM deleted;
+            EXIT WHEN changed = 0;
+        END LOOP;
+        FOR one IN SELECT * FROM unnest(limited, limits) AS l (endpoint, most) LOOP
+            -- Two transactions that delete an endpoint's oldest deliveries would delete too many.
+            CONTINUE WHEN NOT pg_try_advisory_xact_lock(
+                hashtext('{{schema}}.handled'), hashtext(one.endpoint)
+            );
+            SELECT sum(s.bytes) INTO held FROM {{schema}}.handled_sizes AS s
+            WHERE s.endpoint = one.endpoint;
+            last_id := NULL;
+            FOR old IN
+                SELECT h.id, h.size, h.expires FROM {{schema}}.handled AS h
+                WHERE h.endpoint = one.endpoint ORDER BY h.id LIMIT {_MOST_AT_ONCE}
+            LOOP
+                EXIT WHEN old.expires > unix AND (one.most IS NULL OR held <= one.most);
+                last_id := old.id;
+                held := held - old.size;
+            END LOOP;
+            CONTINUE WHEN last_id IS NULL;
+            WITH deleted AS (
+                DELETE FROM {{schema}}.handled AS h
+                WHERE h.endpoint = one.endpoint AND h.id <= last_id RETURNING h.endpoint, h.size
+            )
+            {count_handled("deleted", "in_slot", -1).strip()};
+        END LOOP;
+    END
+$$;
 
 CREATE TABLE {{schema}}.finishes (
     key bytea NOT NULL,

@@ -13,8 +13,7 @@ from ...errors import StoreError
 from ...logs import get_logger
 from .bodies import BodyRotation
 from .finishes import IS_OPEN
-from .handled import COUNT_OUT
-from .schema import NOW
+from .schema import NOW, count_handled
 from .session import Session
 from .wire import dump_float, dump_int, dump_time
 
@@ -61,7 +60,7 @@ _IS_EXPIRED = {
         AND NOT EXISTS (SELECT FROM {{schema}}.ids AS i WHERE i.key = t.key)
     """,
 }
-_COUNTED = f", counted AS ({COUNT_OUT.replace('{slot}', '0').replace('{table}', 'removed')})"
+_COUNTED = f", counted AS ({count_handled('removed', '0', -1)})"
 # Finds completed events whose bodies are still stored, because the process ended after the commit.
 _COMPLETED = f"""
 SELECT DISTINCT d.key FROM {{schema}}.finishes JOIN {{schema}}.dead AS d USING (key)

@@ -85,7 +85,7 @@ CREATE TABLE hookonce.dead (
 CREATE INDEX dead_by_endpoint ON hookonce.dead (endpoint, kept, buried_at);
 
 CREATE TABLE hookonce.handled (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id bigint GENERATED ALWAYS AS IDENTITY,
     key bytea NOT NULL UNIQUE,
     endpoint text NOT NULL,
     event_id text NOT NULL,
@@ -95,9 +95,9 @@ CREATE TABLE hookonce.handled (
     handled_at float8 NOT NULL,
     expires float8 NOT NULL,
     size int4 NOT NULL,
-    body bytea NOT NULL
+    body bytea NOT NULL,
+    PRIMARY KEY (endpoint, id)
 );
-CREATE INDEX handled_by_endpoint ON hookonce.handled (endpoint, id);
 CREATE TABLE hookonce.handled_sizes (
     endpoint text NOT NULL,
     slot int8 NOT NULL,
@@ -115,6 +115,86 @@ CREATE TABLE hookonce.replay_batches (
     finished_at float8,
     PRIMARY KEY (endpoint, handler)
 );
+CREATE FUNCTION hookonce.keep(in_slot int8, at_time float8, keys bytea[], endpoints text[],
+    event_ids text[], event_types text[], arrivals float8[], names text[], spans float8[],
+    contents bytea[], limited text[], limits int8[])
+RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+    DECLARE
+        unix float8 := coalesce(at_time, extract(epoch FROM clock_timestamp()));
+        missing int8 := cardinality(keys);
+        changed int8;
+        held numeric;
+        last_id bigint;
+        one record;
+        old record;
+    BEGIN
+        LOOP
+            WITH added AS (
+                INSERT INTO hookonce.handled (key, endpoint, event_id, event_type, received_at,
+                    finished, handled_at, expires, size, body)
+                SELECT g.key, g.endpoint, g.event_id, g.event_type, g.arrival, g.names::json,
+                    greatest(unix, b.started_at), unix + g.span, length(g.content), g.content
+                FROM unnest(keys, endpoints, event_ids, event_types, arrivals, names, spans,
+                    contents) WITH ORDINALITY AS g (key, endpoint, event_id, event_type, arrival,
+                    names, span, content, number)
+                LEFT JOIN (
+                    SELECT r.endpoint, max(r.started_at) AS started_at
+                    FROM hookonce.replay_batches AS r
+                    WHERE r.finished_at IS NULL GROUP BY r.endpoint
+                ) AS b USING (endpoint)
+                ORDER BY g.number ON CONFLICT (key) DO NOTHING RETURNING endpoint, size
+            ), counted AS (
+                INSERT INTO hookonce.handled_sizes AS s (endpoint, slot, events, bytes)
+                SELECT t.endpoint, in_slot, 1 * count(*), 1 * sum(t.size)
+                FROM added AS t GROUP BY t.endpoint ORDER BY t.endpoint
+                ON CONFLICT (endpoint, slot) DO UPDATE
+                SET events = s.events + excluded.events, bytes = s.bytes + excluded.bytes
+            )
+            SELECT count(*) INTO changed FROM added;
+            missing := missing - changed;
+            EXIT WHEN missing = 0;
+            WITH deleted AS (
+                DELETE FROM hookonce.handled AS h
+                WHERE h.key = ANY (keys) AND h.expires <= unix RETURNING h.endpoint, h.size
+            ), counted AS (
+                INSERT INTO hookonce.handled_sizes AS s (endpoint, slot, events, bytes)
+                SELECT t.endpoint, in_slot, -1 * count(*), -1 * sum(t.size)
+                FROM deleted AS t GROUP BY t.endpoint ORDER BY t.endpoint
+                ON CONFLICT (endpoint, slot) DO UPDATE
+                SET events = s.events + excluded.events, bytes = s.bytes + excluded.bytes
+            )
+            SELECT count(*) INTO changed FROM deleted;
+            EXIT WHEN changed = 0;
+        END LOOP;
+        FOR one IN SELECT * FROM unnest(limited, limits) AS l (endpoint, most) LOOP
+            -- Two transactions that delete an endpoint's oldest deliveries would delete too many.
+            CONTINUE WHEN NOT pg_try_advisory_xact_lock(
+                hashtext('hookonce.handled'), hashtext(one.endpoint)
+            );
+            SELECT sum(s.bytes) INTO held FROM hookonce.handled_sizes AS s
+            WHERE s.endpoint = one.endpoint;
+            last_id := NULL;
+            FOR old IN
+                SELECT h.id, h.size, h.expires FROM hookonce.handled AS h
+                WHERE h.endpoint = one.endpoint ORDER BY h.id LIMIT 500
+            LOOP
+                EXIT WHEN old.expires > unix AND (one.most IS NULL OR held <= one.most);
+                last_id := old.id;
+                held := held - old.size;
+            END LOOP;
+            CONTINUE WHEN last_id IS NULL;
+            WITH deleted AS (
+                DELETE FROM hookonce.handled AS h
+                WHERE h.endpoint = one.endpoint AND h.id <= last_id RETURNING h.endpoint, h.size
+            )
+            INSERT INTO hookonce.handled_sizes AS s (endpoint, slot, events, bytes)
+                SELECT t.endpoint, in_slot, -1 * count(*), -1 * sum(t.size)
+                FROM deleted AS t GROUP BY t.endpoint ORDER BY t.endpoint
+                ON CONFLICT (endpoint, slot) DO UPDATE
+                SET events = s.events + excluded.events, bytes = s.bytes + excluded.bytes;
+        END LOOP;
+    END
+$$;
 
 CREATE TABLE hookonce.finishes (
     key bytea NOT NULL,
