@@ -187,11 +187,11 @@ def test_a_worker_whose_handlers_take_long_prefetches_nothing() -> None:
     assert events.wanted(free=3) == 3
 
 
-def test_a_worker_prefetches_for_two_fetches_but_at_most_four_times_its_places() -> None:
+def test_a_worker_prefetches_for_four_fetches_but_at_most_four_times_its_places() -> None:
     events = prefetch.Prefetch(64, 30.0)
     events.learn(left=20, seconds=0.02, fetch_seconds=0.01)
-    assert events.wanted(free=0) == 20
-    events.learn(left=100, seconds=0.01, fetch_seconds=0.01)
+    assert events.wanted(free=0) == 40
+    events.learn(left=50, seconds=0.01, fetch_seconds=0.01)
     assert events.wanted(free=4) == 200 + 4
     events.learn(left=200, seconds=0.01, fetch_seconds=0.01)
     assert events.wanted(free=4) == 256 + 4

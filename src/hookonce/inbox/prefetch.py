@@ -39,8 +39,9 @@ class Prefetched(NamedTuple):
 class Prefetch:
     """The prefetched events in due order, and the number of events to fetch next.
 
-    A worker prefetches about as many events as leave their places during a fetch. So a worker
-    whose handlers take long prefetches nothing, and leaves the events to other workers.
+    A worker begins a fetch when it has no more prefetched events than leave their places during two
+    fetches. So a worker whose handlers take long prefetches nothing, and leaves the events to other
+    workers.
 
     Args:
         concurrency: how many events the worker handles at once.
@@ -61,7 +62,9 @@ class Prefetch:
             seconds: the time between the ends of the last two fetches.
             fetch_seconds: how long the last fetch took.
         """
-        needed = round(left * fetch_seconds / seconds) if seconds > 0 else 0
+        # Twice as many as left their places during a fetch: while some places are empty, fewer
+        # events leave, and with fewer prefetched events these places would stay empty.
+        needed = round(2 * left * fetch_seconds / seconds) if seconds > 0 else 0
         self._needed = max(needed, (needed + self._needed) // 2)
 
     def wanted(self, free: int) -> int:
