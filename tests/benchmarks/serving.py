@@ -73,8 +73,16 @@ class Load(NamedTuple):
 
 
 @contextmanager
-def serving(name: str, environment: Mapping[str, str]) -> Iterator[Server]:
-    """Serve the application with this name until the block ends."""
+def serving(
+    name: str, environment: Mapping[str, str], paths: Sequence[str] = sys.path
+) -> Iterator[Server]:
+    """Serve the application with this name until the block ends.
+
+    Args:
+        name: the name of an application of ``apps``.
+        environment: variables for the server's process.
+        paths: the folders from which it imports.
+    """
     port = free_port()
     process = subprocess.Popen(
         [
@@ -86,7 +94,7 @@ def serving(name: str, environment: Mapping[str, str]) -> Iterator[Server]:
             **os.environ,
             **environment,
             "BENCHMARK_APP": name,
-            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONPATH": os.pathsep.join(paths),
         },
     )
     try:

@@ -75,6 +75,22 @@ async def test_the_counts_stay_right_when_calls_about_one_event_meet(
         assert stats == HandledStats(*postgres.execute(REAL)[0]) == HandledStats(20, 200)
 
 
+async def test_keeping_does_not_read_all_kept_deliveries(postgres: PostgresServer) -> None:
+    """PostgreSQL has planned the statements of the function while the table was empty."""
+    keeping = Keeping(3600.0)
+    async with aclosing(PostgresStore(postgres.url, schema="planned")) as store:
+        for number in range(200):
+            await handle(store, f"evt_{number}", keeping)
+    counted = (
+        "SELECT t.n_tup_ins, t.seq_tup_read + (SELECT sum(i.idx_tup_read) FROM"
+        " pg_stat_user_indexes AS i WHERE i.relid = t.relid) FROM pg_stat_user_tables AS t"
+        " WHERE t.schemaname = 'planned' AND t.relname = 'handled'"
+    )
+    await until(lambda: postgres.execute(counted)[0][0] == 200, what="the server's counts")
+    assert postgres.execute(counted)[0][1] <= 200 * 50
+    postgres.execute("DROP SCHEMA planned CASCADE")
+
+
 async def test_a_batch_selects_an_event_whose_completion_is_not_committed_yet(
     postgres: PostgresServer,
 ) -> None:
