@@ -117,3 +117,24 @@ async def test_a_batch_selects_an_event_whose_completion_is_not_committed_yet(
         batch = await beginning
         listed = await operator.handled_events(before_unix=batch.started_unix)
         assert [one.delivery.event_id for one in listed] == ["evt_0", "evt_1", "evt_slow"]
+
+
+async def test_a_completion_reads_the_time_when_a_batch_of_replays_can_see_it(
+    postgres: PostgresServer,
+) -> None:
+    """Otherwise a batch could begin between the two, and would miss the event."""
+    async with (
+        aclosing(PostgresStore(postgres.url)) as store,
+        await AsyncConnection.connect(postgres.url) as other,
+    ):
+        await handle(store, "evt_first", Keeping(3600.0))
+        await other.execute("LOCK TABLE hookonce.handled IN ACCESS EXCLUSIVE MODE")
+        completing = asyncio.create_task(handle(store, "evt_2", Keeping(3600.0)))
+        await until(lambda: postgres.execute(WAITING) == [(1,)])
+        cursor = await other.execute("SELECT extract(epoch FROM clock_timestamp())::float8")
+        [(waited_until,)] = await cursor.fetchall()
+        await other.rollback()
+        await completing
+        kept = await store.handled_event(delivery_key("default", "evt_2"))
+        assert kept is not None
+        assert kept.handled_unix >= waited_until

@@ -175,7 +175,7 @@ CREATE FUNCTION {{schema}}.keep(in_slot int8, at_time float8, keys bytea[], endp
     contents bytea[], limited text[], limits int8[])
 RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
     DECLARE
-        unix float8 := coalesce(at_time, {_SERVER_NOW});
+        unix float8;
         missing int8 := cardinality(keys);
         changed int8;
         held numeric;
@@ -183,6 +183,9 @@ RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = o
         one record;
         old record;
     BEGIN
+        -- Read the time under the lock, because a batch of replays waits for all who have the lock.
+        LOCK TABLE {{schema}}.handled IN ROW EXCLUSIVE MODE;
+        unix := coalesce(at_time, {_SERVER_NOW});
         LOOP
             WITH added AS (
                 INSERT INTO {{schema}}.handled (key, endpoint, event_id, event_type, received_at,

@@ -120,7 +120,7 @@ CREATE FUNCTION hookonce.keep(in_slot int8, at_time float8, keys bytea[], endpoi
     contents bytea[], limited text[], limits int8[])
 RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
     DECLARE
-        unix float8 := coalesce(at_time, extract(epoch FROM clock_timestamp()));
+        unix float8;
         missing int8 := cardinality(keys);
         changed int8;
         held numeric;
@@ -128,6 +128,9 @@ RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = o
         one record;
         old record;
     BEGIN
+        -- Read the time under the lock, because a batch of replays waits for all who have the lock.
+        LOCK TABLE hookonce.handled IN ROW EXCLUSIVE MODE;
+        unix := coalesce(at_time, extract(epoch FROM clock_timestamp()));
         LOOP
             WITH added AS (
                 INSERT INTO hookonce.handled (key, endpoint, event_id, event_type, received_at,
