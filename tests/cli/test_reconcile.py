@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from threading import Thread
 
 import pytest
 from support.servers import serving
+from support.waiting import until
 
 from hookonce.emulator import EmulatedService
 from hookonce.events import CommentReceived
@@ -55,8 +57,12 @@ class Site:
             await self._over.wait()
 
     def emit(self) -> str:
+        """Emit an event and return its id; a later event then has a later time in the log."""
         emitted = asyncio.run_coroutine_threadsafe(self.service.emit(CommentReceived), self.loop)
-        return emitted.result(20).id
+        event_id = emitted.result(20).id
+        later = self.service.now + timedelta(milliseconds=1)  # the log's times are milliseconds
+        asyncio.run(until(lambda: self.service.now >= later))
+        return event_id
 
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self._over.set)
