@@ -354,12 +354,17 @@ async def test_a_role_that_may_not_create_uses_tables_that_exist(postgres: Postg
     postgres.execute(
         "GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA hooks TO receiver"
     )
+    postgres.execute("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA hooks FROM PUBLIC")
+    postgres.execute("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA hooks TO receiver")
     url = postgres.url.replace("postgres@", "receiver@")
     async with aclosing(PostgresStore(url, schema="hooks")) as store:
         event = delivery("evt_1")
         assert await store.enqueue(event, new_token()) == Stored()
         batch = await store.fetch(1, LEASE, endpoint="default", worker="w", token=new_token())
-        await store.complete(batch.fetched[0].claim)
+        claim = batch.fetched[0].claim
+        await store.complete_and_keep(claim, event, frozenset(), Keeping(3600.0, max_bytes=1))
+        await store.complete_and_keep(claim, event, frozenset(), Keeping(3600.0))
+        assert len(await store.handled_events()) == 1
         assert await store.claim(event.key, new_token(), LEASE) == Done()
         assert not any("GRANT" in text for text in await store.warnings())
         assert await store.upgrade() == (1, 1)

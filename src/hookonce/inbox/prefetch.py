@@ -62,8 +62,8 @@ class Prefetch:
             seconds: the time between the ends of the last two fetches.
             fetch_seconds: how long the last fetch took.
         """
-        # Twice as many as left their places during a fetch: while some places are empty, fewer
-        # events leave, and with fewer prefetched events these places would stay empty.
+        # Prefetch twice as many events as left their places during a fetch. While places are empty,
+        # fewer events leave, so with just that number these places would stay empty.
         needed = round(2 * left * fetch_seconds / seconds) if seconds > 0 else 0
         self._needed = max(needed, (needed + self._needed) // 2)
 

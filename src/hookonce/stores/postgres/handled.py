@@ -17,8 +17,8 @@ from .records import dump_names
 from .wire import blobs, documents, dump_time, floats, ints, texts
 
 _SLOTS = 64
-# A function, because PostgreSQL then plans its statements once for each connection: planning them
-# for each batch took as long as running them.
+# Call a function: PostgreSQL plans its statements once for each connection. When the store sent the
+# statements themselves, planning them for each batch took as long as running them.
 _KEEP = """
 SELECT {schema}.keep({slot}, $1, $2::bytea[], $3::text[], $4::text[], $5::text[], $6::float8[],
     $7::text[], $8::float8[], $9::bytea[], $10::text[], $11::int8[])
@@ -70,7 +70,7 @@ def _fits(one: Kept) -> bool:
 
 
 def _columns(added: Sequence[Kept]) -> list[bytes]:
-    """Return the parameters 3 to 9 of the statement that keeps deliveries."""
+    """Return the columns of the deliveries as arrays: the parameters 3 to 9 of ``_KEEP``."""
     deliveries = [one.delivery for one in added]
     return [
         texts(one.endpoint for one in deliveries),

@@ -23,7 +23,8 @@ SELECT h.id, h.endpoint, h.event_id, h.event_type, h.received_at, {body}, h.fini
        h.expires
 FROM {schema}.handled AS h
 """
-# Each endpoint's events have an index in the order of `id`; all events together have none.
+# An index holds the events of each endpoint in the order of `id`. So read a page of every endpoint,
+# and sort these pages together.
 _HANDLED_EVENTS = f"""
 SELECT listed.* FROM (
     SELECT DISTINCT endpoint FROM {{schema}}.handled_sizes

@@ -77,12 +77,12 @@ _SERVER_NOW = "extract(epoch FROM clock_timestamp())"
 
 
 def count_handled(table: str, slot: str, sign: int) -> str:
-    """Return the SQL that adds rows to the count of their endpoints, or subtracts them.
+    """Return the SQL that adds the number and sizes of rows to the counts of their endpoints.
 
     Args:
         table: a table of the rows, with the columns ``endpoint`` and ``size``.
         slot: the row of the endpoint's counts that is changed.
-        sign: 1 or -1.
+        sign: 1 if the rows were inserted, -1 if they were deleted.
     """
     return f"""
                 INSERT INTO {{schema}}.handled_sizes AS s (endpoint, slot, events, bytes)
@@ -98,8 +98,8 @@ def count_handled(table: str, slot: str, sign: int) -> str:
 # a column of an index. So `ids` has no further index, and pruning walks the primary key; and a
 # fetch, which makes each row of `entries` longer, changes none of the columns in its indexes.
 #
-# PostgreSQL plans the statements of a function once for each connection, perhaps while the tables
-# are empty. So the function `keep` may not scan whole tables.
+# PostgreSQL plans the statements of a function once for each connection. If the tables are empty
+# then, it prefers to scan them, and would scan them later, too. So `keep` must use the indexes.
 _VERSION_1 = f"""
 CREATE TABLE {{schema}}.format (number int4 NOT NULL);
 CREATE TABLE {{schema}}.seen (format int4 PRIMARY KEY, at float8 NOT NULL);
